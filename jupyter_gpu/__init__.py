@@ -1,0 +1,1 @@
+"""GPU leases for Jupyter kernels, and a truthful %gpu."""

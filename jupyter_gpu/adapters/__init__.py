@@ -1,0 +1,1 @@
+"""The layer that touches the world: NVML, libcuda, the lock file, /proc."""

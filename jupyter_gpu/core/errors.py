@@ -1,0 +1,87 @@
+"""Every error that a person can meet, in one tree.
+
+::
+
+    GPUError
+    ├── RequestError (ValueError)          the request itself is wrong: exit 2
+    │   └── ImpossibleRequest              well formed, but this machine can never meet it
+    ├── NoDeviceAvailable (RuntimeError)   nothing could be had now: exit 75
+    ├── SimulationError (ValueError)       JUPYTER_GPU_SIMULATE cannot be read: exit 2
+    ├── UsageError (ValueError)            a command or magic was called wrongly: exit 2
+    ├── StoreError (OSError)               the lease directory cannot be used: exit 1
+    ├── MissingPackage (ImportError)       an optional package is not installed: exit 1
+    └── KernelspecError (RuntimeError)     a kernelspec cannot be installed or removed: exit 1
+
+An error holds its data and writes its own sentence: what was asked, what was found, what to do.
+"""
+
+from __future__ import annotations
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_UNAVAILABLE = 75  # EX_TEMPFAIL of sysexits.h: try again later
+
+
+class GPUError(Exception):
+    """The root; every error of this package is one, so that one ``except`` catches all."""
+
+    exit_code = EXIT_FAILURE
+
+
+class RequestError(GPUError, ValueError):
+    """A request that cannot be read: it names the option, what was given and what is accepted."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, option: str, given: object, accepted: str) -> None:
+        self.option, self.given, self.accepted = option, given, accepted
+        super().__init__(f"{option}: {given!r} is not {accepted}")
+
+
+class UnknownOption(RequestError):
+    """An option that does not exist, or that this release does not have yet."""
+
+    def __init__(self, option: str, known: tuple[str, ...], *, planned: bool = False) -> None:
+        self.option, self.known, self.planned = option, known, planned
+        if planned:
+            sentence = f"The option {option!r} is not built yet; remove it from the request."
+        else:
+            sentence = f"There is no option {option!r}. The options are {', '.join(known)}."
+        GPUError.__init__(self, sentence)
+
+
+class ImpossibleRequest(RequestError):
+    """A well-formed request that this machine can never meet, with what the machine has."""
+
+    def __init__(self, sentence: str) -> None:
+        GPUError.__init__(self, sentence)
+
+
+class NoDeviceAvailable(GPUError, RuntimeError):
+    """No device could be had now; the message says who holds what and what to do."""
+
+    exit_code = EXIT_UNAVAILABLE
+
+
+class SimulationError(GPUError, ValueError):
+    """``JUPYTER_GPU_SIMULATE`` describes no machine that can be simulated."""
+
+    exit_code = EXIT_USAGE
+
+
+class UsageError(GPUError, ValueError):
+    """A command or a magic was called in a way it does not know."""
+
+    exit_code = EXIT_USAGE
+
+
+class StoreError(GPUError, OSError):
+    """The lease directory cannot be used; the sentence says why and what mends it."""
+
+
+class MissingPackage(GPUError, ImportError):
+    """An optional package is not installed; the sentence names the pip extra."""
+
+
+class KernelspecError(GPUError, RuntimeError):
+    """A kernelspec could not be installed, found or removed."""

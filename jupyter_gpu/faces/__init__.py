@@ -1,0 +1,1 @@
+"""The layer people and front ends meet: command line, magic, provisioner parts."""
