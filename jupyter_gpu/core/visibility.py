@@ -1,0 +1,295 @@
+"""What the CUDA driver makes of ``CUDA_VISIBLE_DEVICES``, without asking the driver.
+
+The driver reads the variable once, at ``cuInit``, by rules of its own that no framework quite
+repeats. Whoever must know before that moment (the launcher, ``jupyter gpu map``, the notes on a
+value) asks here. The rules were measured on two H200s, driver 580.159.04; the measurements are the
+rows of ``tests/data/driver_visibility.json``. What is documented but not measured says so.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from jupyter_gpu.core.notes import value_notes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jupyter_gpu.core.devices import Device, Inventory
+
+CUDA_SUCCESS = 0
+CUDA_ERROR_NO_DEVICE = 100
+CUDA_ERROR_INVALID_DEVICE = 101
+
+End = Literal[
+    "blank",
+    "no number",
+    "negative",
+    "overflow",
+    "out of range",
+    "other kind",
+    "unknown uuid",
+    "ambiguous uuid",
+    "old mig form",
+    "mig mode",
+    "problem",
+]
+
+_UUID_DIGITS = 32
+_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
+_LARGEST = 2**63 - 1
+_PREFIXES = ("GPU-", "MIG-")
+_OLD_MIG_FORM = re.compile(r"MIG-GPU-([^/]*)(?:/([0-9]+)/([0-9]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleDevice:
+    """One device that CUDA shows: its visible ordinal, its physical index and its UUID."""
+
+    ordinal: int
+    index: int
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """What the driver makes of one value on one machine.
+
+    ``value`` is None where the variable is unset. ``cuinit`` is what ``cuInit`` returns: 0, 100
+    (no device) or 101 (a device twice), or None where there is no machine to ask.
+    """
+
+    value: str | None
+    devices: tuple[VisibleDevice, ...]
+    cuinit: int | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the list: its text, and the device it names or why it ends the list.
+
+    ``number`` is the index that CUDA reads in an integer entry; ``wrapped`` says that the digits
+    spell another number, which does not fit 32 bits.
+    """
+
+    text: str
+    device: Device | None = None
+    end: End | None = None
+    number: int | None = None
+    wrapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A value, read entry by entry as the driver reads it.
+
+    ``entries`` name a device each and count. ``ended_by`` is the entry that ends the list, and
+    ``unread`` the texts after it. ``twice`` holds the two entries that name the same device.
+    """
+
+    entries: tuple[Entry, ...]
+    ended_by: Entry | None
+    unread: tuple[str, ...]
+    twice: tuple[Entry, Entry] | None
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that the list names, in its order."""
+        return tuple(entry.device for entry in self.entries if entry.device is not None)
+
+
+def visible(
+    value: str | None, inventory: Inventory, *, environment: Mapping[str, str] | None = None
+) -> Visible:
+    """Return what the CUDA driver makes of ``CUDA_VISIBLE_DEVICES=value`` on this machine.
+
+    Parameters
+    ----------
+    value
+        The variable's value; None where it is unset, which means every device.
+    inventory
+        The machine. With source ``none`` there is no machine to ask: no device, ``cuinit`` None.
+    environment
+        The variables around it, for the notes only (``CUDA_DEVICE_ORDER``, misspelt names, a
+        scheduler's ids). Without it the notes say nothing about them.
+
+    Returns
+    -------
+    Visible
+        Integers are read in the order of ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. Of several MIG devices
+        only the first is listed: NVIDIA's documents disagree on how many one process gets, and
+        the first is all they agree on. ``read`` gives every device that the list names.
+    """
+    reading = None if value is None else read(value, inventory)
+    notes = value_notes(value, reading, inventory, environment)
+    if inventory.source == "none":
+        return Visible(value, (), None, notes)
+    if reading is not None and reading.twice is not None:
+        return Visible(value, (), CUDA_ERROR_INVALID_DEVICE, notes)
+    named = enumerable(inventory) if reading is None else reading.devices
+    devices = tuple(
+        VisibleDevice(ordinal, device.index, device.uuid)
+        for ordinal, device in enumerate(_certain(named))
+        if device.uuid is not None
+    )
+    return Visible(value, devices, CUDA_SUCCESS if devices else CUDA_ERROR_NO_DEVICE, notes)
+
+
+def enumerable(inventory: Inventory) -> tuple[Device, ...]:
+    """Return the devices that CUDA numbers 0, 1, … when nothing limits it.
+
+    These are the whole GPUs in physical order. Left out are GPUs in MIG mode, which CUDA offers
+    only in parts, and GPUs with a problem: one that fell off the bus, needs a reset, or whose
+    device file a cgroup refuses cannot be opened, and ``cuInit`` goes on without it, so that the
+    GPUs behind it move up. Where no whole GPU is left, CUDA takes the first MIG device (NVIDIA's
+    MIG guide; not measured). An exclusive GPU stays: it is shown, and opening it fails later.
+    """
+    whole = _usable(inventory, "gpu")
+    return whole or _usable(inventory, "mig")[:1]
+
+
+def read(value: str, inventory: Inventory) -> Reading:
+    """Return how the driver reads a value, entry by entry, up to the first invalid one.
+
+    A list keeps the kind of its first entry, integers or UUIDs. A device that is named twice makes
+    ``cuInit`` fail; an invalid entry before the second name hides it.
+    """
+    texts = value.split(",")
+    by_uuid = texts[0].startswith(_PREFIXES)
+    entries: list[Entry] = []
+    first_naming: dict[str | None, Entry] = {}
+    twice: tuple[Entry, Entry] | None = None
+    for position, text in enumerate(texts):
+        entry = _read_uuid(text, inventory) if by_uuid else _read_integer(text, inventory)
+        if entry.device is None:
+            return Reading(tuple(entries), entry, tuple(texts[position + 1 :]), twice)
+        earlier = first_naming.setdefault(entry.device.uuid, entry)
+        if earlier is not entry and twice is None:
+            twice = (earlier, entry)
+        entries.append(entry)
+    return Reading(tuple(entries), None, (), twice)
+
+
+def _read_integer(text: str, inventory: Inventory) -> Entry:
+    """Read an entry as C's ``atoi`` does: blanks, one sign, digits; the rest is ignored.
+
+    Measured: 4294967297 is 1, and a number beyond 64 bits ends the list. Not measured, and read
+    the careful way: 64 bits are taken as signed, and a negative number ends the list however
+    large it is.
+    """
+    match = _INTEGER.match(text)
+    if match is None:
+        return Entry(text, end=_end_without_number(text))
+    # A number of thousands of digits is never converted: Python refuses that.
+    digits = match[2].lstrip("0") or "0"
+    if match[1] == "-" and digits != "0":
+        return Entry(text, end="negative")
+    if len(digits) > len(str(_LARGEST)) or int(digits) > _LARGEST:
+        return Entry(text, end="overflow")
+    number = (int(digits) + 2**31) % 2**32 - 2**31
+    wrapped = str(number) != digits
+    numbered = enumerable(inventory)
+    if not 0 <= number < len(numbered):
+        return Entry(text, end="out of range", number=number, wrapped=wrapped)
+    return Entry(text, device=numbered[number], number=number, wrapped=wrapped)
+
+
+def _end_without_number(text: str) -> End:
+    if not text.strip():
+        return "blank"
+    return "other kind" if text.lstrip().startswith(_PREFIXES) else "no number"
+
+
+def _read_uuid(text: str, inventory: Inventory) -> Entry:
+    """Read an entry as a UUID: exact prefix, hexadecimal digits in either case, no dashes.
+
+    Text after the digits is ignored. A unique beginning names a whole GPU; a MIG device is
+    accepted only in full, since nobody has measured whether its beginning is enough. ``MIG-``
+    followed by all of a whole GPU's digits names that GPU (measured).
+    """
+    if not text.strip():
+        return Entry(text, end="blank")
+    if not text.startswith(_PREFIXES):
+        return Entry(text, end="other kind" if _INTEGER.match(text) else "no number")
+    old_form = _OLD_MIG_FORM.match(text)
+    if old_form is not None:
+        device = _old_form_device(old_form, inventory)
+        return Entry(text, device=device, end=None if device else "old mig form")
+    gpus, migs = _usable(inventory, "gpu"), _usable(inventory, "mig")
+    if text.startswith("MIG-"):
+        found = _in_full(text, migs) or _in_full(text, gpus)
+    else:
+        found = _in_full(text, gpus) or _beginning_with(text, gpus)
+    if len(found) == 1:
+        return Entry(text, device=found[0])
+    return Entry(text, end="ambiguous uuid" if found else _end_without_device(text, inventory))
+
+
+def _old_form_device(match: re.Match[str], inventory: Inventory) -> Device | None:
+    """Return the MIG device that ``MIG-GPU-<uuid>/<gi>/<ci>`` names: unknown, so None.
+
+    The inventory does not carry the numbers of the GPU instance and the compute instance. Once it
+    does, this is the one place to look them up in; every caller is ready for a device.
+    """
+    del match, inventory
+    return None
+
+
+def _end_without_device(text: str, inventory: Inventory) -> End:
+    """Tell a UUID of something that is here but cannot be used from one that is not here."""
+    found = _in_full(text, inventory.devices) or _beginning_with(text, inventory.gpus)
+    if not found or not uuid_digits(text):
+        return "unknown uuid"
+    if len(found) > 1:
+        return "ambiguous uuid"
+    return "mig mode" if found[0].mig_mode else "problem"
+
+
+def _in_full(text: str, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    digits = uuid_digits(text)
+    exact = tuple(device for device in devices if device.uuid == text)
+    return exact or tuple(
+        device for device in devices if digits and uuid_digits(device.uuid or "") == digits
+    )
+
+
+def _beginning_with(text: str, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    digits = uuid_digits(text)
+    return tuple(
+        device for device in devices if digits and uuid_digits(device.uuid or "").startswith(digits)
+    )
+
+
+def uuid_digits(text: str) -> str:
+    """Return the hexadecimal digits after the prefix, in lower case and without dashes.
+
+    They end at the first other character, and at 32: what follows a whole UUID is ignored.
+    """
+    match = re.match(r"[0-9A-Fa-f-]*", text[len("GPU-") :])
+    digits = match[0] if match else ""
+    return digits.replace("-", "").lower()[:_UUID_DIGITS]
+
+
+def _usable(inventory: Inventory, kind: Literal["gpu", "mig"]) -> tuple[Device, ...]:
+    return tuple(
+        device
+        for device in inventory.devices
+        if device.kind == kind
+        and device.uuid is not None
+        and device.problem is None
+        and not (kind == "gpu" and device.mig_mode)
+    )
+
+
+def _certain(devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Keep what every document agrees on: one MIG device, alone; or GPUs up to the first of them.
+
+    NVIDIA says "one compute instance per process", and from driver 570 "one per GPU instance";
+    GPUs and MIG devices in one list are described nowhere.
+    """
+    if devices and devices[0].kind == "mig":
+        return devices[:1]
+    return tuple(device for device in devices if device.kind == "gpu")
