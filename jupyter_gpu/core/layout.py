@@ -1,0 +1,80 @@
+"""Where things stand in the lock file: pure arithmetic from names to ranges of bytes.
+
+Offsets run to 2**63. A device's slot is 2**15 units at a place derived from its UUID (and from
+the leases above it, for a nested one): 27,720 units are the device, so that thirds, fifths,
+sevenths and eighths come out whole, and the next unit is where nested leases meet. A lease id has
+a unit of its own, and so has every ticket of the queue. The file itself stays empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+
+LAYOUT_VERSION = 1
+
+DEVICE_UNITS = 27_720
+_SLOT_BITS = 15
+_LEASE_IDS_START = 1 << 61
+_QUEUE_START = 1 << 62
+_QUEUE_LENGTH = 1 << 40
+_ID_DIGITS = 15
+_ID = re.compile(rf"[0-9a-f]{{{_ID_DIGITS}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A range of the lock file, in bytes."""
+
+    start: int
+    length: int
+
+
+LEASE_IDS = Range(_LEASE_IDS_START, 1 << (4 * _ID_DIGITS))
+QUEUE = Range(_QUEUE_START, _QUEUE_LENGTH)
+
+
+def new_lease_id() -> str:
+    """Return a fresh random lease id, 60 bits as 15 hexadecimal digits."""
+    return secrets.token_hex(8)[:_ID_DIGITS]
+
+
+def is_lease_id(text: str) -> bool:
+    """Return whether the text has the form of a lease id."""
+    return _ID.fullmatch(text) is not None
+
+
+def lease_byte(lease_id: str) -> Range:
+    """Return the unit whose lock says that this lease is alive."""
+    return Range(_LEASE_IDS_START + int(lease_id, 16), 1)
+
+
+def lease_id_at(position: int) -> str:
+    """Return the lease id whose unit stands at this position; the inverse of lease_byte."""
+    return f"{position - _LEASE_IDS_START:0{_ID_DIGITS}x}"
+
+
+def ticket_byte(ticket: int) -> Range:
+    """Return the unit of a ticket in the queue."""
+    return Range(_QUEUE_START + ticket, 1)
+
+
+def _slot(ancestor: str | None, uuid: str) -> int:
+    digest = hashlib.sha256(f"{ancestor or ''}\n{uuid}".encode()).digest()
+    return (int.from_bytes(digest[:8], "big") >> 18) << _SLOT_BITS  # 46 bits of slot
+
+
+def device_range(ancestor: str | None, uuid: str) -> Range:
+    """Return the units that are the whole device, for leases directly below ``ancestor``."""
+    return Range(_slot(ancestor, uuid), DEVICE_UNITS)
+
+
+def nested_byte(ancestor: str | None, uuid: str) -> Range:
+    """Return the unit that nested leases on this device lock together (shared).
+
+    Whoever leases the device directly below ``ancestor`` looks at it: while it is locked, a lease
+    below a lease that is gone still uses the device.
+    """
+    return Range(_slot(ancestor, uuid) + DEVICE_UNITS, 1)

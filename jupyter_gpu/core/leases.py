@@ -1,0 +1,251 @@
+"""Leases as readers see them, and the record that a holder leaves about itself.
+
+The lock is the truth and the record a hint: everything here is read with suspicion. A record
+that is not of the right form is no record; text in it is shortened and freed of control
+characters, because it ends up on other people's screens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from jupyter_gpu.core.errors import RequestError
+from jupyter_gpu.core.layout import is_lease_id
+from jupyter_gpu.core.request import Request
+
+LeaseKind = Literal["kernel", "command", "api"]
+State = Literal["active", "idle", "draining"]
+KINDS: tuple[LeaseKind, ...] = ("kernel", "command", "api")
+
+RECORD_SIZE_LIMIT = 64 * 1024
+_TEXT_LIMIT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRef:
+    """A process that cannot be mistaken for a later one with the same pid.
+
+    ``start`` is its start time in clock ticks since boot (field 22 of ``/proc/<pid>/stat``),
+    ``namespace`` the inode of its pid namespace: a pid means nothing in another one.
+    """
+
+    pid: int
+    start: int | None = None
+    namespace: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who asks: the part of a record that the holder knows about itself.
+
+    ``processes`` are the ones that use the devices; ``keeper`` is the server that would restart
+    them and holds the lease meanwhile.
+    """
+
+    kind: LeaseKind
+    kernel_id: str | None = None
+    notebook: str | None = None
+    command: str | None = None
+    processes: tuple[ProcessRef, ...] = ()
+    keeper: ProcessRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a holder wrote about its lease; ``ticket`` is its place in the queue while it waits.
+
+    ``ancestors`` are the ids of the leases it is nested in, outermost first.
+    """
+
+    id: str
+    owner: Owner
+    since: str
+    request: Request = field(default_factory=Request)
+    uuids: tuple[str, ...] = ()
+    indices: tuple[int, ...] = ()
+    ancestors: tuple[str, ...] = ()
+    ticket: int | None = None
+    because: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Return the record as the text of its file."""
+        owner = self.owner
+        return json.dumps(
+            {
+                "schema": 1,
+                "id": self.id,
+                "kind": owner.kind,
+                "kernel_id": owner.kernel_id,
+                "notebook": owner.notebook,
+                "command": owner.command,
+                "processes": [_process_to_json(process) for process in owner.processes],
+                "keeper": None if owner.keeper is None else _process_to_json(owner.keeper),
+                "since": self.since,
+                "request": self.request.as_options(),
+                "uuids": list(self.uuids),
+                "indices": list(self.indices),
+                "ancestors": list(self.ancestors),
+                "ticket": self.ticket,
+                "because": list(self.because),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str, lease_id: str) -> Record:
+        """Read the text of a record's file.
+
+        Raises
+        ------
+        ValueError
+            When it is not a record, or is the record of another lease (a file linked or copied
+            under this name).
+        """
+        data = json.loads(text)
+        if not isinstance(data, dict) or data.get("schema") != 1 or data.get("id") != lease_id:
+            message = "not the record of this lease"
+            raise ValueError(message)
+        kind = data.get("kind")
+        if kind not in KINDS:
+            message = "unknown kind of lease"
+            raise ValueError(message)
+        return cls(
+            id=lease_id,
+            owner=Owner(
+                kind=kind,
+                kernel_id=_text(data.get("kernel_id")),
+                notebook=_text(data.get("notebook")),
+                command=_text(data.get("command")),
+                processes=_processes(data.get("processes")),
+                keeper=_process(data.get("keeper")),
+            ),
+            since=_text(data.get("since")) or "",
+            request=_request(data.get("request")),
+            uuids=_texts(data.get("uuids")),
+            indices=_integers(data.get("indices")),
+            ancestors=tuple(name for name in _texts(data.get("ancestors")) if is_lease_id(name)),
+            ticket=_integer(data.get("ticket")),
+            because=_texts(data.get("because")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease that is alive at this moment, with what could be found out about it.
+
+    ``user`` is the owner of the record's file, never what the record says. ``note`` is a sentence
+    about a claim that cannot be true, a record that is missing, or processes that keep it alive.
+    """
+
+    record: Record
+    user: str | None
+    state: State
+    pids: tuple[int, ...] = ()
+    note: str | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """Return the Lease of interface.md."""
+        record = self.record
+        return {
+            "id": record.id,
+            "uuids": list(record.uuids),
+            "indices": list(record.indices),
+            "share": 1.0,
+            "user": self.user,
+            "kind": record.owner.kind,
+            "kernel_id": record.owner.kernel_id,
+            "notebook": record.owner.notebook,
+            "command": record.owner.command,
+            "pids": list(self.pids),
+            "since": record.since or None,
+            "state": self.state,
+            "because": list(record.because),
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A live ticket: ``stalled`` when its process has not looked for a while (stopped, say)."""
+
+    record: Record
+    user: str | None
+    stalled: bool = False
+
+    def as_json(self, position: int) -> dict[str, object]:
+        """Return one row of the queue of interface.md."""
+        return {
+            "position": position,
+            "user": self.user,
+            "request": self.record.request.as_options(),
+            "since": self.record.since or None,
+            "notebook": self.record.owner.notebook,
+            "stalled": self.stalled,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Everything that holds or waits at one moment.
+
+    ``unclaimed`` are UUIDs whose range is locked though no record claims them.
+    """
+
+    leases: tuple[Lease, ...] = ()
+    waiters: tuple[Waiter, ...] = ()
+    unclaimed: tuple[str, ...] = ()
+
+    def on(self, uuid: str | None) -> tuple[Lease, ...]:
+        """Return the leases that claim this device."""
+        return tuple(lease for lease in self.leases if uuid in lease.record.uuids)
+
+
+def clean(text: str) -> str:
+    """Return text that is safe on one line of a terminal: no control characters, not endless."""
+    printable = "".join(character if character.isprintable() else "?" for character in text)
+    return printable if len(printable) <= _TEXT_LIMIT else printable[: _TEXT_LIMIT - 1] + "…"
+
+
+def _text(value: object) -> str | None:
+    return clean(value) if isinstance(value, str) else None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    items = value if isinstance(value, list) else []
+    return tuple(clean(item) for item in items if isinstance(item, str))
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _integers(value: object) -> tuple[int, ...]:
+    items = value if isinstance(value, list) else []
+    return tuple(number for number in map(_integer, items) if number is not None)
+
+
+def _process(value: object) -> ProcessRef | None:
+    if not isinstance(value, Mapping):
+        return None
+    pid = _integer(value.get("pid"))
+    if pid is None or pid <= 0:
+        return None
+    return ProcessRef(pid, _integer(value.get("start")), _integer(value.get("namespace")))
+
+
+def _processes(value: object) -> tuple[ProcessRef, ...]:
+    items = value if isinstance(value, list) else []
+    return tuple(process for process in map(_process, items) if process is not None)
+
+
+def _process_to_json(process: ProcessRef) -> dict[str, object]:
+    return {"pid": process.pid, "start": process.start, "namespace": process.namespace}
+
+
+def _request(value: object) -> Request:
+    try:
+        return Request.parse(value) if isinstance(value, Mapping) else Request()
+    except RequestError:
+        return Request()

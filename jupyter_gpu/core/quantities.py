@@ -1,0 +1,70 @@
+"""Amounts as people write them: ``"20GiB"``, ``"10m"``, and back again for display."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from jupyter_gpu.core.errors import RequestError
+
+_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([A-Za-z]*)\s*")
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+def _amount(given: object) -> tuple[float, str] | None:
+    if isinstance(given, bool):
+        return None
+    if isinstance(given, (int, float)):
+        return (float(given), "") if math.isfinite(given) and given >= 0 else None
+    match = _NUMBER.fullmatch(given) if isinstance(given, str) else None
+    return (float(match[1]), match[2].lower()) if match else None
+
+
+def parse_seconds(option: str, given: object) -> float:
+    """Return a time in seconds from ``"8s"``, ``"10m"``, ``"1.5h"``, ``30`` or ``0``.
+
+    Raises
+    ------
+    RequestError
+        When ``given`` is not a time of zero or more.
+    """
+    amount = _amount(given)
+    if amount is None or amount[1] not in _SECONDS:
+        raise RequestError(option, given, 'a time such as "8s", "10m", "2h" or 0')
+    return amount[0] * _SECONDS[amount[1]]
+
+
+def parse_bytes(option: str, given: object) -> int:
+    """Return a number of bytes from ``"20GiB"``, ``"500 MB"`` or a plain whole number.
+
+    Raises
+    ------
+    RequestError
+        When ``given`` is not an amount of memory.
+    """
+    amount = _amount(given)
+    if amount is None or amount[1] not in _BYTES:
+        raise RequestError(option, given, 'an amount of memory such as "20GiB" or "500MB"')
+    return int(amount[0] * _BYTES[amount[1]])
+
+
+def in_gib(number_bytes: int | None, *, digits: int = 1) -> str:
+    """Return bytes as gibibytes without the unit, ``"–"`` where unknown."""
+    return "–" if number_bytes is None else f"{number_bytes / 2**30:.{digits}f}"
+
+
+def in_words(count: int, noun: str = "GPU") -> str:
+    """Return ``"1 GPU"``, ``"2 GPUs"``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
