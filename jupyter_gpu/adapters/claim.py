@@ -1,0 +1,189 @@
+"""One open file description of the lock file: a ticket, a lease in the making, a lease.
+
+The description holds the locks; a claim is this process's handle on it. Copies of the descriptor
+(in the kernel, in forked workers, in the next provisioner of a notebook) keep the locks alive, so
+a claim only ever unlocks what nobody else who shares the description needs, and otherwise closes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+from jupyter_gpu.adapters import locks
+from jupyter_gpu.core.layout import (
+    QUEUE,
+    Range,
+    device_range,
+    lease_byte,
+    nested_byte,
+    ticket_byte,
+)
+
+
+class Claim:
+    """A descriptor with a lease id of its own and the devices locked through it.
+
+    Parameters
+    ----------
+    fd
+        A read-write descriptor of the lock file; the claim owns it from here on.
+    lease_id
+        The id whose byte is locked at once.
+    ancestors
+        Ids of the leases this one is nested in, outermost first.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        lease_id: str,
+        ancestors: tuple[str, ...] = (),
+        sharers: weakref.WeakSet[Claim] | None = None,
+    ) -> None:
+        self.id, self.ancestors = lease_id, ancestors
+        self.uuids: tuple[str, ...] = ()
+        self.ticket: int | None = None
+        self._fd: int | None = fd
+        self._guard = threading.RLock()
+        # Every claim of this process on the same description, this one included.
+        self._sharers: weakref.WeakSet[Claim] = weakref.WeakSet() if sharers is None else sharers
+        self._sharers.add(self)
+        self._finalizer = weakref.finalize(self, _close_quietly, fd)
+        if not locks.try_lock(fd, lease_byte(lease_id)):
+            self.close()
+            raise FileExistsError(f"the lease id {lease_id} is in use")
+
+    @property
+    def fd(self) -> int:
+        """The descriptor to pass on.
+
+        Raises
+        ------
+        ValueError
+            When the claim is closed.
+        """
+        if self._fd is None:
+            message = "this lease has ended"
+            raise ValueError(message)
+        return self._fd
+
+    @property
+    def closed(self) -> bool:
+        """Whether this process has given its copy up."""
+        return self._fd is None
+
+    def _parent(self) -> str | None:
+        return self.ancestors[-1] if self.ancestors else None
+
+    def take(self, uuids: tuple[str, ...]) -> bool:
+        """Lock whole devices, all or none; True when all of them are now held.
+
+        Tried in the order of UUIDs, so that two who want the same devices meet at the first. A
+        device whose range is free may still be used by a lease that was nested in one that is
+        gone: such devices count as taken.
+        """
+        with self._guard:
+            new = sorted(set(uuids) - set(self.uuids))
+            got: list[str] = []
+            for uuid in new:
+                if not locks.try_lock(self.fd, device_range(self._parent(), uuid)):
+                    break
+                got.append(uuid)
+                if locks.first_lock(self.fd, nested_byte(self._parent(), uuid)) is not None:
+                    break
+                if not self._mark_nested(uuid):
+                    break
+            else:
+                if self._ancestors_live():
+                    self.uuids = uuids
+                    return True
+            for uuid in got:
+                self._unlock_device(uuid)
+            return False
+
+    def _mark_nested(self, uuid: str) -> bool:
+        """Lock, shared, the nested byte of this device at every level above.
+
+        Done before the ancestors are verified to live: whoever finds an ancestor gone and its
+        device free then sees this mark.
+        """
+        above = (None, *self.ancestors)[: len(self.ancestors)]
+        return all(locks.try_lock(self.fd, nested_byte(up, uuid), shared=True) for up in above)
+
+    def _ancestors_live(self) -> bool:
+        return all(locks.first_lock(self.fd, lease_byte(up)) for up in self.ancestors)
+
+    def _unlock_device(self, uuid: str) -> None:
+        locks.unlock(self.fd, device_range(self._parent(), uuid))
+        for up in (None, *self.ancestors)[: len(self.ancestors)]:
+            locks.unlock(self.fd, nested_byte(up, uuid))
+
+    def keep_only(self, uuids: tuple[str, ...]) -> None:
+        """Give up every device that is neither in ``uuids`` nor needed by who shares with us."""
+        with self._guard:
+            needed = set(uuids)
+            for sharer in self._sharers:
+                needed.update(() if sharer is self else sharer.uuids)
+            for uuid in set(self.uuids) - needed:
+                self._unlock_device(uuid)
+            self.uuids = uuids
+
+    def line_up(self) -> int:
+        """Take the next ticket of the queue, behind everybody who waits now."""
+        with self._guard:
+            if self.ticket is None:
+                last = max((r.start for r in locks.locked_ranges(self.fd, QUEUE)), default=None)
+                ticket = 0 if last is None else last - QUEUE.start + 1
+                while not locks.try_lock(self.fd, ticket_byte(ticket)):
+                    ticket += 1
+                self.ticket = ticket
+            return self.ticket
+
+    def leave_queue(self) -> None:
+        """Give the ticket back, if there is one."""
+        with self._guard:
+            if self.ticket is not None:
+                locks.unlock(self.fd, ticket_byte(self.ticket))
+                self.ticket = None
+
+    def someone_before(self) -> bool:
+        """Return whether an earlier ticket is alive: one question, whatever the queue's length."""
+        with self._guard:
+            if not self.ticket:
+                return False
+            return locks.first_lock(self.fd, Range(QUEUE.start, self.ticket)) is not None
+
+    def share(self, lease_id: str) -> Claim:
+        """Return a second claim on the same description, with its own id and no devices yet."""
+        with self._guard:
+            return Claim(os.dup(self.fd), lease_id, self.ancestors, self._sharers)
+
+    def adopt(self, uuids: tuple[str, ...]) -> None:
+        """Count devices as this claim's that the shared description holds already."""
+        with self._guard:
+            self.uuids = tuple(dict.fromkeys((*self.uuids, *uuids)))
+
+    def close(self) -> None:
+        """Give this process's copy up; the locks end with the last copy anywhere.
+
+        Where other claims share the description, what only this one needed is unlocked, because
+        their copies would keep it locked. Calling it twice does nothing more.
+        """
+        with self._guard:
+            if self._fd is None:
+                return
+            fd, others = self._fd, [claim for claim in self._sharers if claim is not self]
+            if others:
+                self.leave_queue()
+                self.keep_only(())
+                locks.unlock(fd, lease_byte(self.id))
+            self._sharers.discard(self)
+            self.uuids, self._fd = (), None
+            self._finalizer.detach()
+            os.close(fd)
+
+
+def _close_quietly(fd: int) -> None:
+    os.close(fd)

@@ -1,0 +1,143 @@
+"""Processes as /proc shows them: who they are, and which of them keep a lease alive.
+
+Every question may fail at any moment, because processes end and other users' are closed to us;
+"cannot be seen" is None or an empty answer, never an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jupyter_gpu.core.layout import Range
+from jupyter_gpu.core.leases import ProcessRef, clean
+
+_COMMAND_LENGTH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """What /proc tells about one process to anybody."""
+
+    pid: int
+    uid: int
+    start: int
+    session: int
+    parent: int
+    state: str
+    command: str
+
+    @property
+    def user(self) -> str:
+        """The user's name, or the number where it has none here."""
+        return user_name(self.uid)
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user id, or the number as text where it has none here."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def pid_namespace() -> int | None:
+    """Return the inode of this process's pid namespace, or None where there is no /proc."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - a hot path on a plain string
+    except OSError:
+        return None
+
+
+def look(pid: int) -> ProcessInfo | None:
+    """Return what /proc tells about a process, or None when there is none by that pid here."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
+            text = file.read()
+            uid = os.fstat(file.fileno()).st_uid
+        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
+            words = file.read(4096).split(b"\0")
+    except OSError:
+        return None
+    # The second field is the name in parentheses and may contain both blanks and parentheses.
+    name = text[text.find(b"(") + 1 : text.rfind(b")")]
+    fields = text[text.rfind(b")") + 2 :].split()
+    command = b" ".join(words).strip() or b"[" + name + b"]"
+    return ProcessInfo(
+        pid=pid,
+        uid=uid,
+        start=int(fields[19]),
+        session=int(fields[3]),
+        parent=int(fields[1]),
+        state=fields[0].decode(),
+        command=clean(command.decode(errors="replace"))[:_COMMAND_LENGTH],
+    )
+
+
+def reference(pid: int) -> ProcessRef:
+    """Return a reference to a living process that a later one with its pid does not match."""
+    info = look(pid)
+    return ProcessRef(pid, None if info is None else info.start, pid_namespace())
+
+
+def is_alive(process: ProcessRef) -> bool | None:
+    """Return whether the process lives; None where that cannot be told (another namespace)."""
+    if process.namespace != pid_namespace():
+        return None
+    info = look(process.pid)
+    # A zombie has given back its memory and its descriptors: it uses nothing.
+    return info is not None and info.state not in "ZX" and process.start in (None, info.start)
+
+
+def all_pids() -> Iterator[int]:
+    """Yield the pids that /proc lists now."""
+    with contextlib.suppress(OSError):  # no /proc: no processes can be seen
+        yield from (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
+
+
+def in_session(session: int, uid: int) -> tuple[int, ...]:
+    """Return the living processes of a user in a session (a kernel leads one of its own)."""
+    infos = (look(pid) for pid in all_pids())
+    return tuple(
+        info.pid
+        for info in infos
+        if info is not None
+        and info.session == session
+        and info.uid == uid
+        and info.state not in "ZX"
+    )
+
+
+def holders_of(lock_file: os.stat_result, where: Range) -> tuple[int, ...]:
+    """Return the processes whose descriptors hold a lock that touches ``where``.
+
+    Only one's own processes can be looked into, or everybody's by root.
+    """
+    return tuple(pid for pid in all_pids() if _holds(pid, lock_file, where))
+
+
+def _holds(pid: int, lock_file: os.stat_result, where: Range) -> bool:
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - as above
+    except OSError:
+        return False
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError, ValueError):  # closed meanwhile, or not ours to see
+            status = os.stat(f"/proc/{pid}/fd/{descriptor}")  # noqa: PTH116
+            if (status.st_dev, status.st_ino) != (lock_file.st_dev, lock_file.st_ino):
+                continue
+            with open(f"/proc/{pid}/fdinfo/{descriptor}", encoding="ascii") as file:  # noqa: PTH123
+                if any(_touches(line, where) for line in file if line.startswith("lock:")):
+                    return True
+    return False
+
+
+def _touches(line: str, where: Range) -> bool:
+    # "lock:  1: OFDLCK ADVISORY  WRITE -1 fe:00:2146347 START END", END inclusive or EOF
+    fields = line.split()
+    start = int(fields[-2])
+    end = (1 << 63) - 1 if fields[-1] == "EOF" else int(fields[-1])
+    return start < where.start + where.length and where.start <= end

@@ -1,0 +1,274 @@
+"""The lease store: one lock file and the records beside it, for every program of the machine.
+
+Readers never lock. What is alive is found by asking the lock file, so dead records cost nothing;
+what a live lease says about itself is read from its record and believed only as far as it goes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from types import TracebackType
+
+from jupyter_gpu.adapters import locks, processes
+from jupyter_gpu.adapters.claim import Claim
+from jupyter_gpu.adapters.place import Place, filesystem_type, open_directory, open_lock
+from jupyter_gpu.adapters.records import FoundRecord, RecordDirectory
+from jupyter_gpu.core.errors import StoreError
+from jupyter_gpu.core.layout import (
+    LEASE_IDS,
+    Range,
+    device_range,
+    is_lease_id,
+    lease_byte,
+    lease_id_at,
+    nested_byte,
+    new_lease_id,
+    ticket_byte,
+)
+from jupyter_gpu.core.leases import Holdings, Lease, Owner, ProcessRef, Record, Waiter
+
+STALLED_SECONDS = 3.0
+
+
+class LeaseStore:
+    """The leases of one place. Use it in a ``with``, or ``close`` it.
+
+    Parameters
+    ----------
+    place
+        The lease directory.
+    write
+        Whether leases will be taken: makes the directory where it is missing. A reader finds
+        nothing there instead.
+    filesystem
+        Tells the type of the file system a path is on.
+
+    Raises
+    ------
+    StoreError
+        When the place cannot be used.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        write: bool = False,
+        filesystem: Callable[[Path], str | None] = filesystem_type,
+    ) -> None:
+        self.place = place
+        self._directory_fd = open_directory(place, create=write)
+        self._fd: int | None = None
+        self._records: RecordDirectory | None = None
+        if self._directory_fd is None:
+            return
+        try:
+            self._fd = open_lock(place, self._directory_fd, write=write, filesystem=filesystem)
+        except StoreError:
+            self.close()
+            raise
+        if self._fd is not None:
+            self._records = RecordDirectory(place, self._directory_fd)
+
+    def __enter__(self) -> LeaseStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what the store opened; claims live on by themselves."""
+        if self._records is not None:
+            self._records.close()
+        for fd in (self._fd, self._directory_fd):
+            if fd is not None:
+                os.close(fd)
+        self._fd = self._directory_fd = self._records = None
+
+    @property
+    def supported(self) -> bool:
+        """Whether this system has the locks that leases are made of, on this file."""
+        return self._fd is None or locks.supported(self._fd)
+
+    def new_claim(self, ancestors: tuple[str, ...] = ()) -> Claim:
+        """Return a claim with a lease id of its own and no devices yet.
+
+        Raises
+        ------
+        StoreError
+            When no lease id can be locked: somebody has locked the range of ids.
+        """
+        assert self._directory_fd is not None, "opened for writing"
+        fd = open_lock(self.place, self._directory_fd, write=True, filesystem=lambda _: None)
+        assert fd is not None, "made where it was missing"
+        try:
+            return Claim(fd, new_lease_id(), ancestors)
+        except FileExistsError as error:
+            message = (
+                "GPUs cannot be leased: somebody has locked the lease ids of "
+                f"{self.place.lock_path}.  sudo jupyter gpu doctor  names the process."
+            )
+            raise StoreError(message) from error
+
+    def is_free(self, ancestors: tuple[str, ...], uuid: str) -> bool:
+        """Return whether nobody holds this device, or part of it, below these ancestors."""
+        parent = ancestors[-1] if ancestors else None
+        return not (
+            self._locked(device_range(parent, uuid)) or self._locked(nested_byte(parent, uuid))
+        )
+
+    def is_live(self, lease_id: str) -> bool:
+        """Return whether somebody keeps this lease alive."""
+        return is_lease_id(lease_id) and self._locked(lease_byte(lease_id))
+
+    def _locked(self, where: Range) -> bool:
+        return self._fd is not None and locks.first_lock(self._fd, where) is not None
+
+    def live_record(self, lease_id: str) -> Record | None:
+        """Return the record of a live lease, or None when it is not alive or says nothing."""
+        if self._records is None or not self.is_live(lease_id):
+            return None
+        found = self._records.read(lease_id)
+        return None if found is None else found.record
+
+    def holdings(self, known_uuids: Collection[str] = ()) -> Holdings:
+        """Return every live lease and waiter, and which of these devices nobody claims."""
+        if self._fd is None or self._records is None:
+            return Holdings()
+        leases: list[Lease] = []
+        waiters: list[Waiter] = []
+        for where in locks.locked_ranges(self._fd, LEASE_IDS):
+            # Only a single unit is a lease id: a longer lock is somebody's nonsense.
+            found = self._records.read(lease_id_at(where.start)) if where.length == 1 else None
+            if found is None:
+                continue
+            if found.record.ticket is not None and not found.record.uuids:
+                if self._locked(ticket_byte(found.record.ticket)):
+                    waiters.append(self._waiter(found))
+            elif found.record.uuids:
+                leases.append(self._lease(found))
+        leases.sort(key=lambda lease: (lease.record.indices, lease.record.since))
+        waiters.sort(key=lambda waiter: waiter.record.ticket or 0)
+        claimed = {uuid for lease in leases for uuid in lease.record.uuids}
+        unclaimed = tuple(u for u in known_uuids if u not in claimed and not self.is_free((), u))
+        return Holdings(_with_conflicts(tuple(leases)), tuple(waiters), unclaimed)
+
+    def _waiter(self, found: FoundRecord) -> Waiter:
+        stalled = time.time() - found.touched > STALLED_SECONDS
+        return Waiter(found.record, processes.user_name(found.uid), stalled)
+
+    def _lease(self, found: FoundRecord) -> Lease:
+        record, user = found.record, processes.user_name(found.uid)
+        parent = record.ancestors[-1] if record.ancestors else None
+        if not all(self._locked(device_range(parent, uuid)) for uuid in record.uuids):
+            return Lease(record, user, "active", (), "this record claims a device it does not hold")
+        alive = tuple((process, processes.is_alive(process)) for process in record.owner.processes)
+        pids = tuple(process.pid for process, lives in alive if lives)
+        keeper = record.owner.keeper
+        kept = keeper is not None and processes.is_alive(keeper) is not False
+        if not alive or kept or any(lives is not False for _, lives in alive):
+            return Lease(record, user, "active", pids)
+        return self._draining(found, user)
+
+    def _draining(self, found: FoundRecord, user: str) -> Lease:
+        """Describe a lease whose own processes are gone, and what keeps it alive."""
+        assert self._fd is not None
+        record = found.record
+        pids = processes.holders_of(os.fstat(self._fd), lease_byte(record.id))
+        if not pids:
+            leaders = {process.pid for process in record.owner.processes}
+            pids = tuple(p for pid in leaders for p in processes.in_session(pid, found.uid))
+        if pids:
+            return Lease(record, user, "draining", pids, f"kept by {_named(pids)}")
+        if found.uid == os.getuid():
+            return Lease(record, user, "draining", (), f"kept by a process of {user}")
+        note = f"recorded for {user}, but no process of {user} can be seen to keep it"
+        return Lease(record, None, "draining", (), note)
+
+    def publish(self, claim: Claim, record: Record) -> None:
+        """Write the record of a claim.
+
+        Raises
+        ------
+        StoreError
+            When it cannot be written.
+        """
+        if self._records is not None and not claim.closed:
+            self._records.write(record)
+
+    def withdraw(self, claim: Claim) -> None:
+        """End a claim in this process: its record goes first, so that none outlives its lease."""
+        if self._records is not None and not claim.closed:
+            self._records.remove(claim.id)
+        claim.close()
+
+    def show_life(self, claim: Claim) -> None:
+        """Show that a waiter still looks."""
+        if self._records is not None:
+            self._records.touch(claim.id)
+
+    def sweep(self) -> None:
+        """Remove some records of ours whose lease is gone."""
+        if self._records is not None:
+            for lease_id in self._records.dead_candidates():
+                if not self.is_live(lease_id):
+                    self._records.remove(lease_id)
+
+    def recent_devices(self, notebook: str | None) -> tuple[str, ...]:
+        """Return the UUIDs that this user's notebook had last time."""
+        if self._records is None or notebook is None:
+            return ()
+        return self._records.recent_devices(notebook)
+
+    def remember_devices(self, notebook: str | None, uuids: tuple[str, ...]) -> None:
+        """Remember what a notebook had."""
+        if self._records is not None and notebook is not None:
+            self._records.remember_devices(notebook, uuids)
+
+    def kept_by(self, lease_id: str) -> tuple[ProcessRef, ...]:
+        """Return the processes that can be seen to keep a lease alive."""
+        if self._fd is None:
+            return ()
+        pids = processes.holders_of(os.fstat(self._fd), lease_byte(lease_id))
+        return tuple(processes.reference(pid) for pid in pids)
+
+
+def _named(pids: tuple[int, ...]) -> str:
+    infos = [processes.look(pid) for pid in pids[:3]]
+    names = [f"process {info.pid} ({info.command})" for info in infos if info is not None]
+    more = f" and {len(pids) - 3} more" if len(pids) > 3 else ""  # noqa: PLR2004 - three are enough
+    return ", ".join(names) + more
+
+
+def _with_conflicts(leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
+    """Mark leases that claim a device which another claims too, at the same level."""
+    holders: dict[tuple[tuple[str, ...], str], list[Lease]] = {}
+    for lease in leases:
+        for uuid in lease.record.uuids:
+            holders.setdefault((lease.record.ancestors, uuid), []).append(lease)
+    doubtful: set[str] = set()
+    for rivals in holders.values():
+        if len({_hand(lease.record.owner, lease.user) for lease in rivals}) > 1:
+            doubtful.update(lease.record.id for lease in rivals)
+    return tuple(
+        Lease(lease.record, lease.user, lease.state, lease.pids, _CONFLICT)
+        if lease.record.id in doubtful and lease.note is None
+        else lease
+        for lease in leases
+    )
+
+
+_CONFLICT = "another lease claims the same device; both cannot be true"
+
+
+def _hand(owner: Owner, user: str | None) -> tuple[str | None, ProcessRef | None]:
+    # A kernel change hands devices over inside one server: for a moment both records are true.
+    return user, owner.keeper

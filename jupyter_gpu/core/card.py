@@ -1,0 +1,82 @@
+"""Free on the card: what stands against leasing a device whatever the locks say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.quantities import in_gib
+
+# The driver keeps a few hundred megabytes for itself on some boards and drivers (308 MB were
+# reported on an idle card); more than this without a process is somebody's.
+UNEXPLAINED_MEMORY_BYTES = 600 * 2**20
+
+_MPS_SERVER = "nvidia-cuda-mps-server"
+
+
+class KnownProcess(Protocol):
+    """What the rule needs to know about a process that exists here."""
+
+    @property
+    def user(self) -> str:
+        """The owner's name."""
+
+    @property
+    def command(self) -> str:
+        """The command line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a device cannot be leased; ``passing`` when that ends by itself within moments."""
+
+    sentence: str
+    passing: bool = False
+
+
+def obstacle(
+    device: Device,
+    known: Mapping[int, KnownProcess],
+    *,
+    ours: Collection[int] = (),
+    min_free_memory_bytes: int | None = None,
+) -> Obstacle | None:
+    """Return what stands against leasing this device now, or None.
+
+    Parameters
+    ----------
+    device
+        As the driver library reports it.
+    known
+        The processes on it that exist here, by pid. A pid that is missing is gone, and the driver
+        is tidying up after it, or it lives outside this container.
+    ours
+        Pids that belong to the lease that asks, or to the lease it is nested in.
+    min_free_memory_bytes
+        What the request wants to be free.
+    """
+    if device.problem is not None:
+        return Obstacle(device.problem)
+    if device.exclusive:
+        return Obstacle("in exclusive-process mode, or closed to compute")
+    foreign = [process for process in device.processes if process.pid not in ours]
+    for process in foreign:
+        info = known.get(process.pid)
+        if info is None:
+            return Obstacle(
+                "used by a process that cannot be seen from here (ending, or outside this "
+                "container)",
+                passing=True,
+            )
+        if _MPS_SERVER not in info.command:
+            return Obstacle(f"used without a lease by {info.user}: {process.pid} {info.command}")
+    used = device.memory_used_bytes
+    if used is not None and used > UNEXPLAINED_MEMORY_BYTES and not device.processes:
+        held = f"{in_gib(used)} GiB in use by no process that can be seen"
+        return Obstacle(held, passing=True)
+    free = device.memory_free_bytes
+    if min_free_memory_bytes is not None and free is not None and free < min_free_memory_bytes:
+        return Obstacle(f"only {in_gib(free)} GiB free")
+    return None

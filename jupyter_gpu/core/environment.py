@@ -1,0 +1,67 @@
+"""What the kernel gets: the variables that a lease sets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jupyter_gpu.core.devices import Device, Inventory
+from jupyter_gpu.core.request import Identifiers
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+ORDER = "CUDA_DEVICE_ORDER"
+LEASE = "JUPYTER_GPU_LEASE"
+LEASE_FD = "JUPYTER_GPU_LEASE_FD"
+
+# Set only where the person has not: TensorFlow and JAX otherwise take nearly all the memory of
+# every visible device at once (their own documentation).
+_FRAMEWORK_DEFAULTS = {
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+}
+
+
+def numbering_is_cudas(inventory: Inventory) -> bool:
+    """Return whether physical indices are provably the kernel's own CUDA indices.
+
+    With ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` CUDA numbers the GPUs it can open by bus id. That is
+    NVML's numbering when every GPU can be read, none is in MIG mode or has a problem, and the
+    indices 0, 1, … follow the bus ids.
+    """
+    gpus = inventory.gpus
+    buses = [gpu.pci_bus_id for gpu in gpus]
+    return (
+        inventory.problem is None
+        and all(gpu.problem is None and not gpu.mig_mode for gpu in gpus)
+        and [gpu.index for gpu in gpus] == list(range(len(gpus)))
+        and all(bus is not None for bus in buses)
+        and buses == sorted(bus for bus in buses if bus is not None)
+    )
+
+
+def visible_value(
+    devices: tuple[Device, ...], inventory: Inventory, identifiers: Identifiers
+) -> str:
+    """Return the CUDA_VISIBLE_DEVICES that means exactly these devices; ``-1`` for none."""
+    if not devices:
+        return "-1"
+    by_index = identifiers == "index" or (identifiers == "auto" and numbering_is_cudas(inventory))
+    if by_index and all(device.kind == "gpu" for device in devices):
+        return ",".join(str(device.index) for device in devices)
+    return ",".join(device.uuid for device in devices if device.uuid is not None)
+
+
+def variables(
+    devices: tuple[Device, ...],
+    inventory: Inventory,
+    identifiers: Identifiers,
+    environ: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the variables that a lease on these devices sets in a process.
+
+    ``environ`` is what the process would have without us; framework settings that stand there
+    are left alone.
+    """
+    result = {ORDER: "PCI_BUS_ID", VISIBLE: visible_value(devices, inventory, identifiers)}
+    if devices:
+        result |= {k: v for k, v in _FRAMEWORK_DEFAULTS.items() if k not in environ}
+    return result
