@@ -1,0 +1,25 @@
+# Everything here also runs without make; see scripts/.
+.PHONY: demo test lint bench soak clean
+
+demo:
+	scripts/demo
+
+test:
+	scripts/test $(ARGS)
+
+lint:
+	scripts/setup test,lint
+	.venv/bin/python -m ruff check .
+	.venv/bin/python -m mypy
+
+bench:
+	scripts/setup test,lint
+	for file in benchmarks/bench_*.py; do .venv/bin/python "$$file" || exit; done
+
+soak:
+	scripts/setup test,lint
+	.venv/bin/python benchmarks/soak.py $(ARGS)
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
