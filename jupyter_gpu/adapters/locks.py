@@ -8,23 +8,25 @@ sandboxes, there are none: see ``supported``.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import struct
+import sys
 from collections.abc import Iterator
 
 from jupyter_gpu.core.layout import Range
 
-# linux/fcntl.h; the standard library has the names on Linux from Python 3.9.
-_GETLK = getattr(fcntl, "F_OFD_GETLK", 36)
-_SETLK = getattr(fcntl, "F_OFD_SETLK", 37)
+if sys.platform != "win32":
+    import fcntl
+
+# F_OFD_GETLK and F_OFD_SETLK of linux/fcntl.h; the standard library names them on Linux only.
+_GETLK, _SETLK = 36, 37
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid and padding.
 _FLOCK = struct.Struct("hhqqi4x")
 
 
 def supported(fd: int) -> bool:
     """Return whether this system has such locks on the file behind ``fd``; takes none."""
-    if os.uname().sysname != "Linux" or struct.calcsize("P") < struct.calcsize("q"):
+    if sys.platform != "linux" or struct.calcsize("P") < struct.calcsize("q"):
         return False
     try:
         first_lock(fd, Range(0, 1))

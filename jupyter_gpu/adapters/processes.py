@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jupyter_gpu.core.layout import Range
 from jupyter_gpu.core.leases import ProcessRef, clean
+
+if sys.platform != "win32":
+    import pwd
 
 _COMMAND_LENGTH = 200
 
@@ -81,6 +84,12 @@ def reference(pid: int) -> ProcessRef:
     """Return a reference to a living process that a later one with its pid does not match."""
     info = look(pid)
     return ProcessRef(pid, None if info is None else info.start, pid_namespace())
+
+
+def command_line(pid: int) -> str | None:
+    """Return how a living process was started, or None when it cannot be seen."""
+    info = look(pid)
+    return None if info is None else info.command
 
 
 def is_alive(process: ProcessRef) -> bool | None:

@@ -19,6 +19,7 @@ from jupyter_gpu.adapters.records import FoundRecord, RecordDirectory
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.layout import (
     LEASE_IDS,
+    QUEUE,
     Range,
     device_range,
     is_lease_id,
@@ -128,6 +129,10 @@ class LeaseStore:
     def is_live(self, lease_id: str) -> bool:
         """Return whether somebody keeps this lease alive."""
         return is_lease_id(lease_id) and self._locked(lease_byte(lease_id))
+
+    def anyone_waits(self) -> bool:
+        """Return whether there is any live ticket: one question, whatever the queue's length."""
+        return self._locked(QUEUE)
 
     def _locked(self, where: Range) -> bool:
         return self._fd is not None and locks.first_lock(self._fd, where) is not None

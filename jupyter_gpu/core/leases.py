@@ -55,9 +55,10 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a holder wrote about its lease; ``ticket`` is its place in the queue while it waits.
+    """What a holder wrote about its lease.
 
-    ``ancestors`` are the ids of the leases it is nested in, outermost first.
+    ``ancestors`` are the ids of the leases it is nested in, outermost first. While it waits,
+    ``ticket`` is its place in the queue and ``could_use`` the UUIDs that would serve it.
     """
 
     id: str
@@ -68,6 +69,7 @@ class Record:
     indices: tuple[int, ...] = ()
     ancestors: tuple[str, ...] = ()
     ticket: int | None = None
+    could_use: tuple[str, ...] = ()
     because: tuple[str, ...] = ()
 
     def to_json(self) -> str:
@@ -89,6 +91,7 @@ class Record:
                 "indices": list(self.indices),
                 "ancestors": list(self.ancestors),
                 "ticket": self.ticket,
+                "could_use": list(self.could_use),
                 "because": list(self.because),
             }
         )
@@ -127,6 +130,7 @@ class Record:
             indices=_integers(data.get("indices")),
             ancestors=tuple(name for name in _texts(data.get("ancestors")) if is_lease_id(name)),
             ticket=_integer(data.get("ticket")),
+            could_use=_texts(data.get("could_use")),
             because=_texts(data.get("because")),
         )
 

@@ -6,8 +6,10 @@ doubled on the way there.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import PurePath
 
+from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.leases import Holdings, Lease, Owner
 from jupyter_gpu.core.policy import Candidate, count_wanted, eligible
 from jupyter_gpu.core.quantities import in_words
@@ -28,22 +30,30 @@ def short_holder(owner: Owner) -> str:
     return PurePath(owner.notebook).name if owner.notebook else holder_in_words(owner)
 
 
-def since_in_words(since: str, now: str) -> str:
-    """Return a time as a person on that machine says it: ``"09:12"`` today, else with the date.
+def since_in_words(since: str, now: datetime) -> str:
+    """Return an ISO 8601 time as a person says it: ``"09:12"``, ``"yesterday 18:40"``.
 
-    Both are ISO 8601 in local time, as the caller made them.
+    ``now`` is the present in the reader's time zone; an unreadable time is ``"–"``.
     """
-    return since[11:16] if since[:10] == now[:10] else f"{since[:10]} {since[11:16]}"
+    try:
+        then = datetime.fromisoformat(since).astimezone(now.tzinfo)
+    except (ValueError, OverflowError):
+        return "–"
+    if then.date() == now.date():
+        return f"{then:%H:%M}"
+    if then.date() == now.date() - timedelta(days=1):
+        return f"yesterday {then:%H:%M}"
+    return f"{then:%Y-%m-%d %H:%M}"
 
 
 def refusal(
     request: Request,
     candidates: tuple[Candidate, ...],
     holdings: Holdings,
-    *,
+    now: datetime,
     notes: tuple[str, ...] = (),
 ) -> str:
-    """Return the message for a request that cannot be met now."""
+    """Return the message for a request that cannot be met now; ``now`` in the reader's zone."""
     pool = tuple(candidate.device for candidate in candidates)
     serving = eligible(request, pool)
     wanted = count_wanted(request, serving)
@@ -57,7 +67,7 @@ def refusal(
         for lease in leases:
             if lease.record.id not in told:
                 told.add(lease.record.id)
-                lines.append(_lease_line(lease))
+                lines.append(_lease_line(lease, now))
         if not leases and reason is not None:
             lines.append(f"  {device.index}  {reason}")
     if free:
@@ -72,16 +82,16 @@ def refusal(
     return "\n".join(lines)
 
 
-def _of(request: Request, pool: tuple[object, ...]) -> str:
+def _of(request: Request, pool: tuple[Device, ...]) -> str:
     of_all = f"{len(pool)} on this machine"
     return of_all if not request.devices else f"{request.in_words()}; {of_all}"
 
 
-def _lease_line(lease: Lease) -> str:
+def _lease_line(lease: Lease, now: datetime) -> str:
     record = lease.record
     indices = ", ".join(map(str, record.indices))
     words = f"  {indices}  {lease.user or 'unknown user'}  {holder_in_words(record.owner)}"
-    words += f"  since {record.since}" if record.since else ""
+    words += f"  since {since_in_words(record.since, now)}"
     if lease.state == "draining":
         words += ", draining"
     return f"{words} ({lease.note})" if lease.note else words

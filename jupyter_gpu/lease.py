@@ -1,0 +1,146 @@
+"""A lease in the hands of the program that holds it."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from jupyter_gpu.adapters.claim import Claim
+from jupyter_gpu.adapters.place import Place
+from jupyter_gpu.adapters.store import LeaseStore
+from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.environment import LEASE, LEASE_FD
+from jupyter_gpu.core.errors import StoreError
+from jupyter_gpu.core.leases import Owner, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What an allocator granted: the devices, the variables, and the words about it.
+
+    ``limits`` are sentences about what the pool was cut down to, and why.
+    """
+
+    devices: tuple[Device, ...]
+    environment: dict[str, str]
+    record: Record | None = None
+    claim: Claim | None = None
+    limits: tuple[str, ...] = ()
+    waited_seconds: float = 0.0
+
+
+class HeldLease:
+    """Devices held by this program, until ``release`` or until every copy of it is gone.
+
+    Use it in a ``with``. ``devices`` is a tuple of Device in visible order; ``environment`` the
+    variables that make exactly these visible to a process started with them.
+    """
+
+    def __init__(self, grant: Grant, place: Place | None = None) -> None:
+        self._grant, self._place = grant, place
+        self._guard = threading.Lock()
+
+    def __enter__(self) -> HeldLease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices in visible order; empty for a request of none."""
+        return self._grant.devices
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables to set for a process that uses the devices, a fresh copy."""
+        variables = dict(self._grant.environment)
+        claim = self._grant.claim
+        if claim is not None and not claim.closed:
+            variables |= {LEASE: claim.id, LEASE_FD: str(claim.fd)}
+        return variables
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether a lock stands behind it; false where this system has none, or for no devices."""
+        return self._grant.claim is not None
+
+    @property
+    def id(self) -> str | None:
+        """The lease id, or None where nothing is locked."""
+        return None if self._grant.claim is None else self._grant.claim.id
+
+    @property
+    def claim(self) -> Claim | None:
+        """The claim behind it, for handing it on; None where nothing is locked."""
+        return self._grant.claim
+
+    @property
+    def record(self) -> Record | None:
+        """What others can read about it."""
+        return self._grant.record
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Sentences about what the pool was cut down to."""
+        return self._grant.limits
+
+    @property
+    def waited_seconds(self) -> float:
+        """How long it took to get it."""
+        return self._grant.waited_seconds
+
+    @property
+    def pass_fds(self) -> tuple[int, ...]:
+        """The descriptors that a process which uses the devices inherits."""
+        claim = self._grant.claim
+        return () if claim is None or claim.closed else (claim.fd,)
+
+    @property
+    def released(self) -> bool:
+        """Whether this program has given its copy up."""
+        return self._grant.claim is None or self._grant.claim.closed
+
+    def describe(self, change: Callable[[Owner], Owner]) -> None:
+        """Rewrite what the record says about the owner.
+
+        Raises
+        ------
+        StoreError
+            When the record cannot be written; the lease is not touched by that.
+        """
+        with self._guard:
+            record, claim = self._grant.record, self._grant.claim
+            if record is None or claim is None or claim.closed:
+                return
+            owner = change(record.owner)
+            if owner != record.owner:
+                record = dataclasses.replace(record, owner=owner)
+                assert self._place is not None, "a claim stands in a place"
+                with LeaseStore(self._place, write=True) as store:
+                    store.publish(claim, record)
+                self._grant = dataclasses.replace(self._grant, record=record)
+
+    def release(self) -> None:
+        """Give the devices up in this program; calling it twice does nothing more.
+
+        They are free when every process that inherited the lease has ended too.
+        """
+        with self._guard:
+            claim = self._grant.claim
+            if claim is None or claim.closed or self._place is None:
+                return
+            try:
+                with LeaseStore(self._place, write=True) as store:
+                    store.withdraw(claim)
+            except StoreError:  # the directory is gone or spoilt: the lock can be given up alone
+                claim.close()
+

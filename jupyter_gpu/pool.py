@@ -1,0 +1,74 @@
+"""The pool: which devices of the machine this program may lease at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jupyter_gpu.adapters.store import LeaseStore
+from jupyter_gpu.core.devices import Device, Inventory
+from jupyter_gpu.core.environment import LEASE, VISIBLE
+from jupyter_gpu.core.visibility import read
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A value of CUDA_VISIBLE_DEVICES that cuts the pool down, and whose it is."""
+
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The devices that may be leased, in physical order.
+
+    ``ancestors`` are the leases above, outermost first; ``limited_by`` names what cut the pool
+    down, None where nothing did; ``relatives`` are pids that belong to the lease above.
+    """
+
+    devices: tuple[Device, ...]
+    ancestors: tuple[str, ...] = ()
+    limited_by: str | None = None
+    relatives: tuple[int, ...] = ()
+
+
+def limits_of(
+    environ: Mapping[str, str], kernelspec_env: Mapping[str, str] | None = None
+) -> tuple[Limit, ...]:
+    """Return the limits that the server's environment and a kernelspec's ``env`` set."""
+    sources = (
+        (environ, "the environment"),
+        (kernelspec_env or {}, "the kernelspec's env"),
+    )
+    return tuple(Limit(env[VISIBLE], name) for env, name in sources if VISIBLE in env)
+
+
+def find_pool(
+    inventory: Inventory,
+    limits: tuple[Limit, ...],
+    environ: Mapping[str, str],
+    store: LeaseStore | None,
+) -> Pool:
+    """Return the pool: what the machine has, every limit allows, and the lease above holds."""
+    devices = inventory.devices
+    words = []
+    for limit in limits:
+        reading = read(limit.value, inventory)
+        named = () if reading.twice is not None else reading.devices
+        devices = tuple(device for device in devices if device in named)
+        words.append(f"{VISIBLE}={limit.value} in {limit.source}")
+    ancestors: tuple[str, ...] = ()
+    relatives: tuple[int, ...] = ()
+    above = environ.get(LEASE)
+    if store is not None and above and store.is_live(above):
+        record = store.live_record(above)
+        ancestors = (above,)
+        if record is not None:
+            ancestors = (*record.ancestors, above)
+            devices = tuple(device for device in devices if device.uuid in record.uuids)
+            relatives = tuple(process.pid for process in record.owner.processes)
+            words.append("the lease that this program runs under")
+    if devices == inventory.devices:
+        words = []
+    return Pool(devices, ancestors, " and ".join(words) or None, relatives)
