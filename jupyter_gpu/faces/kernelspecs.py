@@ -60,7 +60,7 @@ class _Source:
     spec: Mapping[str, object]
 
 
-def install(  # noqa: PLR0913 - one keyword for each option of the command
+def install(
     options: Mapping[str, object],
     *,
     name: str | None = None,
@@ -246,7 +246,7 @@ def _checked(python: str) -> str:
     Links stay unresolved: the Python of a virtual environment is a link, and the environment is
     found by where the link is.
     """
-    found = shutil.which(Path(python).expanduser())
+    found = shutil.which(os.path.expanduser(python))  # noqa: PTH111 - Path would drop "./"
     if found is None:
         raise KernelspecError(f"{python} is not a program that can be run.")
     executable = os.path.abspath(found)  # noqa: PTH100 - Path.resolve would follow the link
