@@ -41,7 +41,7 @@ _UUID_DIGITS = 32
 _INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 _LARGEST = 2**63 - 1
 _PREFIXES = ("GPU-", "MIG-")
-_OLD_MIG_FORM = re.compile(r"MIG-GPU-([^/]*)(?:/([0-9]+)/([0-9]+))?")
+_OLD_MIG_FORM = "MIG-GPU-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,8 @@ class Entry:
     """One entry of the list: its text, and the device it names or why it ends the list.
 
     ``number`` is the index that CUDA reads in an integer entry; ``wrapped`` says that the digits
-    spell another number, which does not fit 32 bits.
+    spell another number, which does not fit 32 bits. ``candidates`` are the devices that a text in
+    UUID form fits without naming one: several, or one that CUDA does not offer.
     """
 
     text: str
@@ -80,6 +81,7 @@ class Entry:
     end: End | None = None
     number: int | None = None
     wrapped: bool = False
+    candidates: tuple[Device, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,11 @@ class Reading:
     def devices(self) -> tuple[Device, ...]:
         """The devices that the list names, in its order."""
         return tuple(entry.device for entry in self.entries if entry.device is not None)
+
+    @property
+    def certain(self) -> tuple[Device, ...]:
+        """Those of them that a process gets for certain: of several MIG devices only the first."""
+        return _certain(self.devices)
 
 
 def visible(
@@ -129,10 +136,10 @@ def visible(
         return Visible(value, (), None, notes)
     if reading is not None and reading.twice is not None:
         return Visible(value, (), CUDA_ERROR_INVALID_DEVICE, notes)
-    named = enumerable(inventory) if reading is None else reading.devices
+    shown = enumerable(inventory) if reading is None else reading.certain
     devices = tuple(
         VisibleDevice(ordinal, device.index, device.uuid)
-        for ordinal, device in enumerate(_certain(named))
+        for ordinal, device in enumerate(shown)
         if device.uuid is not None
     )
     return Visible(value, devices, CUDA_SUCCESS if devices else CUDA_ERROR_NO_DEVICE, notes)
@@ -182,7 +189,7 @@ def _read_integer(text: str, inventory: Inventory) -> Entry:
     """
     match = _INTEGER.match(text)
     if match is None:
-        return Entry(text, end=_end_without_number(text))
+        return Entry(text, end=_end_of_other_text(text))
     # A number of thousands of digits is never converted: Python refuses that.
     digits = match[2].lstrip("0") or "0"
     if match[1] == "-" and digits != "0":
@@ -197,10 +204,12 @@ def _read_integer(text: str, inventory: Inventory) -> Entry:
     return Entry(text, device=numbered[number], number=number, wrapped=wrapped)
 
 
-def _end_without_number(text: str) -> End:
+def _end_of_other_text(text: str) -> End:
+    """Tell a blank, an entry of the other kind, and anything else apart."""
     if not text.strip():
         return "blank"
-    return "other kind" if text.lstrip().startswith(_PREFIXES) else "no number"
+    other = text.lstrip().startswith(_PREFIXES) or _INTEGER.match(text)
+    return "other kind" if other else "no number"
 
 
 def _read_uuid(text: str, inventory: Inventory) -> Entry:
@@ -210,14 +219,10 @@ def _read_uuid(text: str, inventory: Inventory) -> Entry:
     accepted only in full, since nobody has measured whether its beginning is enough. ``MIG-``
     followed by all of a whole GPU's digits names that GPU (measured).
     """
-    if not text.strip():
-        return Entry(text, end="blank")
     if not text.startswith(_PREFIXES):
-        return Entry(text, end="other kind" if _INTEGER.match(text) else "no number")
-    old_form = _OLD_MIG_FORM.match(text)
-    if old_form is not None:
-        device = _old_form_device(old_form, inventory)
-        return Entry(text, device=device, end=None if device else "old mig form")
+        return Entry(text, end=_end_of_other_text(text))
+    if text.startswith(_OLD_MIG_FORM):
+        return _read_old_form(text, inventory)
     gpus, migs = _usable(inventory, "gpu"), _usable(inventory, "mig")
     if text.startswith("MIG-"):
         found = _in_full(text, migs) or _in_full(text, gpus)
@@ -225,45 +230,44 @@ def _read_uuid(text: str, inventory: Inventory) -> Entry:
         found = _in_full(text, gpus) or _beginning_with(text, gpus)
     if len(found) == 1:
         return Entry(text, device=found[0])
-    return Entry(text, end="ambiguous uuid" if found else _end_without_device(text, inventory))
+    # A UUID of something that is here and cannot be used differs from one that is not here.
+    found = found or _in_full(text, inventory.devices) or _beginning_with(text, inventory.gpus)
+    if len(found) != 1:
+        return Entry(text, end="ambiguous uuid" if found else "unknown uuid", candidates=found)
+    return Entry(text, end="mig mode" if found[0].mig_mode else "problem", candidates=found)
 
 
-def _old_form_device(match: re.Match[str], inventory: Inventory) -> Device | None:
-    """Return the MIG device that ``MIG-GPU-<uuid>/<gi>/<ci>`` names: unknown, so None.
+def _read_old_form(text: str, inventory: Inventory) -> Entry:
+    """Read ``MIG-GPU-<uuid>/<gi>/<ci>``, whose device cannot be told here.
 
     The inventory does not carry the numbers of the GPU instance and the compute instance. Once it
-    does, this is the one place to look them up in; every caller is ready for a device.
+    does, this is the one place to look them up in: every caller is ready for a device. The GPUs in
+    MIG mode that the UUID fits are the candidates; without one the driver finds no device
+    (measured on GPUs that are not in MIG mode).
     """
-    del match, inventory
-    return None
-
-
-def _end_without_device(text: str, inventory: Inventory) -> End:
-    """Tell a UUID of something that is here but cannot be used from one that is not here."""
-    found = _in_full(text, inventory.devices) or _beginning_with(text, inventory.gpus)
-    if not found or not uuid_digits(text):
-        return "unknown uuid"
-    if len(found) > 1:
-        return "ambiguous uuid"
-    return "mig mode" if found[0].mig_mode else "problem"
+    parents = tuple(gpu for gpu in inventory.gpus if gpu.mig_mode)
+    candidates = _in_full(text[len("MIG-") :].partition("/")[0], parents)
+    return Entry(text, end="old mig form", candidates=candidates)
 
 
 def _in_full(text: str, devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    digits = uuid_digits(text)
+    digits = _uuid_digits(text)
     exact = tuple(device for device in devices if device.uuid == text)
     return exact or tuple(
-        device for device in devices if digits and uuid_digits(device.uuid or "") == digits
+        device for device in devices if digits and _uuid_digits(device.uuid or "") == digits
     )
 
 
 def _beginning_with(text: str, devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    digits = uuid_digits(text)
+    digits = _uuid_digits(text)
     return tuple(
-        device for device in devices if digits and uuid_digits(device.uuid or "").startswith(digits)
+        device
+        for device in devices
+        if digits and _uuid_digits(device.uuid or "").startswith(digits)
     )
 
 
-def uuid_digits(text: str) -> str:
+def _uuid_digits(text: str) -> str:
     """Return the hexadecimal digits after the prefix, in lower case and without dashes.
 
     They end at the first other character, and at 32: what follows a whole UUID is ignored.
