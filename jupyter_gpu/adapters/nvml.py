@@ -145,8 +145,9 @@ class NVMLMachine:
             return Answer(getattr(nvml, name)(*arguments))
         except nvml.NVMLError as error:
             return Answer(None, int(error.value))
-        except AttributeError:
-            # An old nvidia-ml-py has no such function, as an old driver has none.
+        except (AttributeError, getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError)):
+            # An old nvidia-ml-py has no such function, as an old driver has none; a new one says of
+            # an old driver's missing function that the versions do not match.
             return Answer(None, nvml_words.FUNCTION_NOT_FOUND)
         except TypeError:
             # gpustat, imported in the same process, puts a function without a version argument in
@@ -164,8 +165,9 @@ def _import_pynvml() -> Any:  # noqa: ANN401 - the package has no types
     first import; under ``-W error`` that would make the import fail. Filters are process-wide, so
     they are touched only for that first import.
     """
-    if "pynvml" in sys.modules:
-        return sys.modules["pynvml"]
+    loaded = sys.modules.get("pynvml")
+    if loaded is not None:
+        return loaded
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module("pynvml")

@@ -71,18 +71,13 @@ class GPUReader:
             # The parts of a broken GPU are broken too, even where they still answer.
             broken = nvml_words.gpu_problem(self._index, self._code)
             migs = tuple(replace(mig, problem=mig.problem or broken) for mig in migs)
-        return (replace(gpu, problem=self._problem(gpu, len(migs))), *migs)
-
-    def _problem(self, gpu: Device, migs: int) -> str | None:
-        """Return why this GPU cannot be leased as a whole, the gravest reason first."""
-        if self._code:
-            return nvml_words.gpu_problem(self._index, self._code)
+            return (replace(gpu, problem=broken), *migs)
         if gpu.mig_mode:
-            return nvml_words.mig_problem(self._index, migs)
-        return gpu.problem
+            gpu = replace(gpu, problem=nvml_words.mig_problem(self._index, len(migs)))
+        return (gpu, *migs)
 
     def _whole(self, handle: object) -> Device:
-        """Read the GPU itself; its problem is filled in by the caller, except PROHIBITED."""
+        """Read the GPU itself; what is wrong with it is known only when all has been asked."""
         uuid = self._must("nvmlDeviceGetUUID", handle, lacking=())
         total, used = self._memory(handle)
         bus = self._may("nvmlDeviceGetPciInfo", handle)
@@ -96,7 +91,6 @@ class GPUReader:
             memory_total_bytes=total,
             memory_used_bytes=used,
             processes=self._processes(handle),
-            problem=nvml_words.prohibited_problem(self._index) if mode == PROHIBITED else None,
             mig_mode=(self._may("nvmlDeviceGetMigMode", handle).value or (0,))[0] == MIG_ENABLED,
             minor=self._may("nvmlDeviceGetMinorNumber", handle).value,
             exclusive=mode in (PROHIBITED, EXCLUSIVE_PROCESS),
@@ -148,7 +142,7 @@ class GPUReader:
             temperature_celsius=None,
             power_watts=None,
             processes=processes,
-            problem=nvml_words.gpu_problem(self._index, self._code) if self._code else gpu.problem,
+            problem=nvml_words.gpu_problem(self._index, self._code) if self._code else None,
             mig_mode=False,
         )
 

@@ -96,14 +96,6 @@ def mig_problem(index: int, count: int) -> str:
     )
 
 
-def prohibited_problem(index: int) -> str:
-    """Return why a GPU in compute mode PROHIBITED cannot be used."""
-    return (
-        f"GPU {index} is in compute mode PROHIBITED, so no program may use it; "
-        f"allow it with `sudo nvidia-smi -i {index} -c DEFAULT`."
-    )
-
-
 def hidden_problem(hidden: int, count: int) -> str | None:
     """Return how many of the machine's GPUs this process may not see, or None if it sees all."""
     if not hidden:
