@@ -41,7 +41,7 @@ _FRAMEWORK_NAME = re.compile(r"(?i)(?:cuda|gpu|device|(?:/dev/)?nvidia)[: ]?([0-
 _NUMBER_AND_TAIL = re.compile(r"[ \t\n\v\f\r]*[+-]?([0-9]+)(.*)", re.DOTALL)
 _UUID_AND_TAIL = re.compile(r"(?:GPU|MIG)-[0-9A-Fa-f-]*(.*)", re.DOTALL)
 _RANGE = re.compile(r"[ \t\n\v\f\r]*([0-9]{1,9})\s*(?:-|\.\.\.?|–)\s*([0-9]{1,9})\s*")
-_SEPARATED = re.compile(r"\s*[;:|/+&\s，、；]\s*(?:[0-9]|GPU-|MIG-)")
+_SEPARATED = re.compile(r"(?:\s*[;:|/+&，、；]\s*|\s+)(?:[0-9]|GPU-|MIG-)")
 _QUOTES = "'\"`‘’“”"
 _BRACKETS = "()[]{}<>"
 _GOOD_LIST = re.compile(r"[0-9]+(,[0-9]+)*|(GPU|MIG)-[^,\s]+(,(GPU|MIG)-[^,\s]+)*")
@@ -131,7 +131,7 @@ def _text_notes(
     elif ending is not None:
         yield ending
     shapes = [note for text in reached for note in _shape_notes(text)]
-    yield from shapes
+    yield from shapes[:_SHOWN_ITEMS]
     mended = _mended(value)
     odd = shapes or any(character in value for character in _QUOTES + _BRACKETS)
     if mended is not None and (odd or _FRAMEWORK_NAME.fullmatch(value.partition(",")[0].strip())):
