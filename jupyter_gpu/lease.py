@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.environment import LEASE, LEASE_FD
 from jupyter_gpu.core.errors import StoreError
-from jupyter_gpu.core.leases import Owner, Record
+from jupyter_gpu.core.leases import Owner, ProcessRef, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,16 @@ class HeldLease:
                 with LeaseStore(self._place, write=True) as store:
                     store.publish(claim, record)
                 self._grant = dataclasses.replace(self._grant, record=record)
+
+    def kept_by_others(self) -> tuple[ProcessRef, ...]:
+        """Return the other processes that can be seen to keep the lease: leftover workers.
+
+        A look through /proc at every process one may look into: tens of milliseconds.
+        """
+        if self.id is None or self.released or self._place is None:
+            return ()
+        with LeaseStore(self._place) as store:
+            return tuple(p for p in store.kept_by(self.id) if p.pid != os.getpid())
 
     def release(self) -> None:
         """Give the devices up in this program; calling it twice does nothing more.

@@ -11,6 +11,9 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 LEASE = "JUPYTER_GPU_LEASE"
 LEASE_FD = "JUPYTER_GPU_LEASE_FD"
+NOTICE = "JUPYTER_GPU_NOTICE"
+# The pid of the server whose provisioner has decided for the process it starts.
+PROVISIONED = "JUPYTER_GPU_PROVISIONED"
 
 # Set only where the person has not: TensorFlow and JAX otherwise take nearly all the memory of
 # every visible device at once (their own documentation).
@@ -64,4 +67,21 @@ def variables(
     result = {ORDER: "PCI_BUS_ID", VISIBLE: visible_value(devices, inventory, identifiers)}
     if devices:
         result |= {k: v for k, v in _FRAMEWORK_DEFAULTS.items() if k not in environ}
+    return result
+
+
+def merged(
+    environ: Mapping[str, str], granted: Mapping[str, str], notice: str | None = None
+) -> dict[str, str]:
+    """Return a process's environment with what a lease sets put into it.
+
+    The devices win over whatever stood there; framework settings do not, so that a restart takes
+    up what the person has set meanwhile. Traces of another lease are dropped.
+    """
+    result = {k: v for k, v in environ.items() if k not in (LEASE_FD, NOTICE)}
+    for name, value in granted.items():
+        if name not in _FRAMEWORK_DEFAULTS or name not in result:
+            result[name] = value
+    if notice is not None:
+        result[NOTICE] = notice
     return result

@@ -1,0 +1,28 @@
+"""A lease that this process has inherited from whoever started it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping
+
+from jupyter_gpu.core.environment import LEASE, LEASE_FD
+
+
+def take_inherited_lease(environ: MutableMapping[str, str], lock_path: str) -> bool:
+    """Return whether this process holds an inherited lease, and keep its children from it.
+
+    The descriptor's number is inherited further down, where it may mean anything: it counts only
+    while it is the lock file, and the variable that names it is dropped. Forked children keep the
+    lease all the same, because they may go on using the devices; programs that are started do not.
+    """
+    number = environ.pop(LEASE_FD, "")
+    if not number.isdigit() or LEASE not in environ:
+        return False
+    try:
+        found, wanted = os.fstat(int(number)), os.stat(lock_path)  # noqa: PTH116 - hot path
+    except OSError:
+        return False
+    if (found.st_dev, found.st_ino) != (wanted.st_dev, wanted.st_ino):
+        return False
+    os.set_inheritable(int(number), False)  # noqa: FBT003 - the standard library
+    return True

@@ -1,0 +1,60 @@
+"""The request options as traits, so that kernelspecs and server configuration set them alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from traitlets import HasTraits, TraitType
+
+from jupyter_gpu.core.request import OPTIONS
+
+
+class Option(TraitType[Any, Any]):
+    """A trait that takes what a person wrote; ``Request.parse`` reads it and says what is wrong."""
+
+    def from_string(self, text: str) -> str:
+        """Take a value from the command line; traitlets calls this."""
+        return text
+
+
+class RequestOptions(HasTraits):
+    """The options of interface.md, each a trait with its help; None means "not given"."""
+
+    gpus = Option(
+        None,
+        allow_none=True,
+        help='How many GPUs the kernel gets: 1 (the default), 2, … , 0, or "all".',
+    ).tag(config=True)
+    devices = Option(
+        None,
+        allow_none=True,
+        help="Physical indices or UUIDs to choose from, such as [0, 3]. Default: any.",
+    ).tag(config=True)
+    min_free_memory = Option(
+        None, allow_none=True, help='Memory that must be free on each, such as "20GiB".'
+    ).tag(config=True)
+    model = Option(
+        None, allow_none=True, help='A part of the model\'s name, such as "H200".'
+    ).tag(config=True)
+    wait = Option(
+        None,
+        allow_none=True,
+        help='How long a start waits for a device, such as "10m", or 0. Default: 8s.',
+    ).tag(config=True)
+    identifiers = Option(
+        None,
+        allow_none=True,
+        help='How CUDA_VISIBLE_DEVICES names devices: "auto" (the default: indices where they '
+        'are certain), "index" or "uuid".',
+    ).tag(config=True)
+    on_unavailable = Option(
+        None,
+        allow_none=True,
+        help="For front ends that start kernels themselves: what the kernel does when no device "
+        'can be had: "cpu" (the default: starts without), "wait" or "error".',
+    ).tag(config=True)
+
+    def given_options(self) -> dict[str, object]:
+        """Return the options that somebody has set."""
+        values = {name: getattr(self, name) for name in OPTIONS}
+        return {name: value for name, value in values.items() if value is not None}

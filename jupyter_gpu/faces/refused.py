@@ -1,0 +1,32 @@
+"""A refused start on its way to the person: clean text on every route of a Jupyter server."""
+
+from __future__ import annotations
+
+import logging
+
+from tornado.web import HTTPError
+
+SERVICE_UNAVAILABLE = 503
+
+
+class KernelRefused(HTTPError):  # noqa: N818 - what it is, not that something broke
+    """The kernel was not started, and the message says why and what to do.
+
+    An HTTPError, because the server then answers POST /api/kernels with its reason instead of
+    "Unhandled error"; its text is the plain message, because POST /api/sessions sends that on.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(SERVICE_UNAVAILABLE, reason=" · ".join(message.split("\n")))
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def without_our_traces(record: logging.LogRecord) -> bool:
+    """Drop the stack traces that jupyter_client logs for a refusal; a logging filter.
+
+    The refusal is no failure of the program and has been logged in one line of its own.
+    """
+    return not (record.exc_info and isinstance(record.exc_info[1], KernelRefused))

@@ -1,0 +1,122 @@
+"""The Jupyter server around a kernel manager: whose notebook, and which kernel is being changed.
+
+The only module that imports jupyter_server, and only when a server has imported it already: under
+nbclient, papermill or a console there is none, and every answer is "no server".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable
+from typing import Any, Protocol, cast
+
+SESSION_NAME = "JPY_SESSION_NAME"
+
+
+class _SessionManager(Protocol):
+    """The part of jupyter_server's SessionManager that is used here."""
+
+    def get_session(self, **column: str) -> Awaitable[dict[str, Any]]: ...
+
+    def list_sessions(self) -> Awaitable[list[dict[str, Any]]]: ...
+
+
+def kernels_of(kernel_manager: object) -> Any:  # noqa: ANN401 - jupyter_client is untyped here
+    """Return the manager of all kernels above a kernel's own manager, or None."""
+    return getattr(kernel_manager, "parent", None)
+
+
+def _sessions_of(kernel_manager: object) -> _SessionManager | None:
+    app = getattr(kernels_of(kernel_manager), "parent", None)
+    return cast("_SessionManager | None", getattr(app, "session_manager", None))
+
+
+def has_sessions(kernel_manager: object) -> bool:
+    """Return whether a server with sessions stands above this kernel manager."""
+    return _sessions_of(kernel_manager) is not None
+
+
+def notebook_at_start(kernel_manager: object, environ: dict[str, str]) -> str | None:
+    """Return the full path of the notebook that a kernel is being started for, or None."""
+    name = environ.get(SESSION_NAME)
+    if not name:
+        return None
+    path = name if os.path.isabs(name) else _on_disk(kernel_manager, name)  # noqa: PTH117
+    return path if path.endswith(".ipynb") or os.path.isfile(path) else None  # noqa: PTH113
+
+
+async def notebook_now(kernel_manager: object, kernel_id: str) -> str | None:
+    """Return the full path of the notebook that uses this kernel now, None when not known."""
+    sessions = _sessions_of(kernel_manager)
+    if sessions is None:
+        return None
+    try:
+        session = await sessions.get_session(kernel_id=kernel_id)
+    except Exception:  # noqa: BLE001 - a 404 of the server's, or another session manager's own
+        return None
+    if session.get("type") != "notebook":
+        return None
+    return _on_disk(kernel_manager, str(session["path"]))
+
+
+async def kernel_being_changed(kernel_manager: object, environ: dict[str, str]) -> str | None:
+    """Return the id of the kernel that this start will replace, or None.
+
+    A change of kernel starts the new kernel before the old one ends. The server's current request
+    says for certain whether this start is one and of which session; the notebook's name alone does
+    not, because after a rename another notebook may have it.
+    """
+    sessions = _sessions_of(kernel_manager)
+    if sessions is None:
+        return None
+    handler = _current_handler()
+    try:
+        if handler is not None:
+            session_id = getattr(handler, "path_kwargs", {}).get("session_id")
+            if session_id is None:
+                return None
+            session = await sessions.get_session(session_id=session_id)
+            return str(session["kernel"]["id"])
+        return _by_path(kernel_manager, await sessions.list_sessions(), environ)
+    except Exception:  # noqa: BLE001 - as above: a start never fails because of this question
+        return None
+
+
+def _by_path(
+    kernel_manager: object, sessions: list[dict[str, Any]], environ: dict[str, str]
+) -> str | None:
+    wanted = notebook_at_start(kernel_manager, environ)
+    for session in sessions:
+        path = str(session["path"])
+        same_name = session.get("name") in (None, "", os.path.basename(path))  # noqa: PTH119
+        if wanted is not None and same_name and _on_disk(kernel_manager, path) == wanted:
+            return str(session["kernel"]["id"])
+    return None
+
+
+def _current_handler() -> object | None:
+    if "jupyter_server" not in sys.modules:
+        return None
+    try:
+        from jupyter_server import CallContext  # noqa: PLC0415 - optional, and a server's own
+    except ImportError:
+        return None
+    return cast("object | None", CallContext.get(CallContext.JUPYTER_HANDLER))
+
+
+def _on_disk(kernel_manager: object, api_path: str) -> str:
+    root = getattr(kernels_of(kernel_manager), "root_dir", "") or os.getcwd()  # noqa: PTH109
+    parts = [part for part in api_path.split("/") if part]
+    return os.path.join(os.path.realpath(root), *parts)  # noqa: PTH118
+
+
+def forget_failed_start(kernel_manager: object, kernel_id: str) -> None:
+    """Take a failed start off the manager's list of starting kernels.
+
+    jupyter_client leaves it there, and then the server waits for it for ever when it is told to
+    end (jupyter_client issue 960).
+    """
+    pending = getattr(kernels_of(kernel_manager), "_pending_kernels", None)
+    if isinstance(pending, dict):
+        pending.pop(kernel_id, None)

@@ -1,0 +1,176 @@
+"""The kernel wrapper: ``python -m jupyter_gpu.kernel -f FILE`` is ipykernel with its devices.
+
+Under our provisioner the lease comes with the process and this only starts ipykernel. Front ends
+that start ``argv`` themselves (VS Code, Zed, emacs-jupyter and others) never look at a
+provisioner: there the wrapper leases by itself, in the same process, before anything of CUDA can
+be loaded. If it cannot, the kernel starts without a GPU and says so; an exit would only make the
+front end try again and again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_OWN_OPTIONS = (
+    "gpus",
+    "devices",
+    "min-free-memory",
+    "model",
+    "wait",
+    "identifiers",
+    "on-unavailable",
+)
+_KERNEL_ID = re.compile(r"kernel-([0-9a-fA-F-]+)\.json$")
+FRAMEWORK = "JUPYTER_GPU_FRAMEWORK"
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What the command line says: our options, the connection file, and ipykernel's own rest."""
+
+    options: dict[str, str]
+    framework: str | None
+    connection_file: str | None
+    rest: tuple[str, ...]
+
+
+def read_arguments(argv: list[str]) -> Arguments:
+    """Read the command line; ``-f X``, ``-f=X`` and ``--f=X`` may stand anywhere.
+
+    VS Code takes ``-f X`` from its place and puts ``--f=X`` at the end. What is not ours goes on
+    to ipykernel untouched.
+    """
+    options: dict[str, str] = {}
+    framework = connection_file = None
+    rest: list[str] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        key = name.removeprefix("--")
+        ours = name.startswith("--") and (key in _OWN_OPTIONS or key in ("framework", "f"))
+        if ours or name == "-f":
+            if not equals:
+                value = words.pop(0) if words else ""
+            if name in ("-f", "--f"):
+                connection_file = value
+            elif key == "framework":
+                framework = value
+            else:
+                options[key.replace("-", "_")] = value
+        else:
+            rest.append(word)
+    return Arguments(options, framework, connection_file, tuple(rest))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Lease if nobody has, then become the kernel."""
+    arguments = read_arguments(sys.argv[1:] if argv is None else argv)
+    notice = prepare(arguments)
+    if arguments.framework:
+        os.environ[FRAMEWORK] = arguments.framework
+    _become_kernel(arguments, notice)
+
+
+def prepare(arguments: Arguments) -> str | None:
+    """Bring the lease and the variables into this process; return what the person must be told."""
+    from jupyter_gpu.adapters.inherited import take_inherited_lease  # noqa: PLC0415
+    from jupyter_gpu.adapters.machine import is_simulated  # noqa: PLC0415 - the wrapper is lean
+    from jupyter_gpu.adapters.place import find_place  # noqa: PLC0415
+    from jupyter_gpu.core.environment import NOTICE, PROVISIONED  # noqa: PLC0415
+
+    place = find_place(os.environ, simulated=is_simulated(os.environ))
+    inherited = take_inherited_lease(os.environ, str(place.lock_path))
+    # Set by the provisioner for this very process: what it decided is not decided again.
+    provisioned = os.environ.pop(PROVISIONED, None) == str(os.getppid())
+    if inherited or provisioned:
+        return os.environ.get(NOTICE)
+    os.environ.pop(NOTICE, None)
+    notice = _lease_here(arguments)
+    if notice is not None:
+        os.environ[NOTICE] = notice
+    return notice
+
+
+def _lease_here(arguments: Arguments) -> str | None:
+    from jupyter_gpu.adapters.processes import reference  # noqa: PLC0415 - only without provisioner
+    from jupyter_gpu.allocator import Acquisition, acquire_now  # noqa: PLC0415
+    from jupyter_gpu.core.environment import VISIBLE, merged  # noqa: PLC0415
+    from jupyter_gpu.core.errors import GPUError, NoDeviceAvailable  # noqa: PLC0415
+    from jupyter_gpu.core.leases import Owner  # noqa: PLC0415
+    from jupyter_gpu.core.request import Request  # noqa: PLC0415
+    from jupyter_gpu.pool import limits_of  # noqa: PLC0415
+
+    try:
+        request = Request.parse(arguments.options)
+        if request.on_unavailable == "wait":
+            request = Request.parse({**arguments.options, "wait": _FOR_EVER_SECONDS})
+        found = _KERNEL_ID.search(arguments.connection_file or "")
+        owner = Owner(
+            "kernel",
+            kernel_id=found[1] if found else None,
+            processes=(reference(os.getpid()),),
+        )
+        lease = acquire_now(
+            Acquisition(request, owner, os.environ, limits=limits_of(os.environ))
+        )
+    except GPUError as error:
+        if isinstance(error, NoDeviceAvailable) and request.on_unavailable == "error":
+            sys.exit(f"{error}\nThe kernel was not started, because on_unavailable is error.")
+        os.environ[VISIBLE] = "-1"
+        return f"This kernel has no GPU.\n{error}"
+    environment = merged(os.environ, lease.environment)
+    os.environ.update(environment)
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    _keep(lease)
+    if lease.devices and not lease.exclusive:
+        return "These GPUs are not exclusive here: this system has no suitable locks."
+    return None
+
+
+_FOR_EVER_SECONDS = 10**8
+
+
+def _keep(lease: object) -> None:
+    """Tie the lease to the process: the main module lives exactly as long."""
+    setattr(sys.modules["__main__"], "_jupyter_gpu_lease", lease)  # noqa: B010 - no such attribute
+
+
+def _become_kernel(arguments: Arguments, notice: str | None) -> None:
+    # As ipykernel's own launcher does: a module of the notebook's folder must not come before the
+    # standard library's while ipykernel loads; IPython puts the folder back.
+    if sys.path and (sys.path[0] == "" or Path(sys.path[0]) == Path.cwd()):
+        del sys.path[0]
+    from ipykernel.kernelapp import IPKernelApp  # noqa: PLC0415 - after the lease
+
+    words = list(arguments.rest)
+    if arguments.connection_file is not None:
+        words += ["-f", arguments.connection_file]
+    app = IPKernelApp.instance()
+    app.initialize(words)
+    if app.shell is not None:
+        app.shell.extension_manager.load_extension("jupyter_gpu")
+        if notice is not None:
+            _announce(app.shell, notice)
+    app.start()
+
+
+def _announce(shell: object, notice: str) -> None:
+    """Say the notice under the first cell that runs, once; on the terminal at once."""
+    print(notice, file=sys.__stderr__, flush=True)
+    events = shell.events  # type: ignore[attr-defined] # IPython is untyped here
+
+    def tell(_info: object) -> None:
+        events.unregister("pre_run_cell", tell)
+        print(notice, file=sys.stderr)  # noqa: T201 - stderr is shown under the cell
+
+    events.register("pre_run_cell", tell)
+
+
+if __name__ == "__main__":
+    main()
