@@ -154,7 +154,11 @@ def _become_kernel(arguments: Arguments, notice: str | None) -> None:
     app = IPKernelApp.instance()
     app.initialize(words)
     if app.shell is not None:
-        app.shell.extension_manager.load_extension("jupyter_gpu")
+        try:
+            app.shell.extension_manager.load_extension("jupyter_gpu")
+        except Exception:
+            # The person's kernel matters more than our magic: it starts without, and says so.
+            app.log.exception("The extension jupyter_gpu could not be loaded")
         if notice is not None:
             _announce(app.shell, notice)
     app.start()

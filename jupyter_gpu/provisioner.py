@@ -24,7 +24,7 @@ from jupyter_gpu.core.errors import GPUError, StoreError, UnknownOption
 from jupyter_gpu.core.leases import Owner
 from jupyter_gpu.core.request import OPTIONS, PLANNED, Request
 from jupyter_gpu.faces import server
-from jupyter_gpu.faces.options import RequestOptions
+from jupyter_gpu.faces.options import WAIT_HELP, OptionBesideMethod, RequestOptions
 from jupyter_gpu.faces.refused import KernelRefused, without_our_traces
 from jupyter_gpu.lease import HeldLease
 from jupyter_gpu.pool import limits_of
@@ -34,6 +34,8 @@ _FOLLOW_EVERY_SECONDS = 1.0
 
 class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # untyped base
     """Starts kernels on this machine, each with the GPUs that its kernelspec asks for."""
+
+    wait = OptionBesideMethod(LocalProvisioner.wait, WAIT_HELP).tag(config=True)
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - jupyter_client's signature
         known = set(self.class_trait_names())

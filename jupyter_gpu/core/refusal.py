@@ -59,7 +59,8 @@ def refusal(
     wanted = count_wanted(request, serving)
     by_device = {candidate.device: candidate for candidate in candidates}
     free = [device for device in serving if by_device[device].reason is None]
-    lines = [f"No {in_words(wanted)} {'is' if wanted == 1 else 'are'} free ({_of(request, pool)})."]
+    asked = "No GPU is free" if wanted == 1 else f"No {in_words(wanted)} are free"
+    lines = [f"{asked} ({_of(request, pool)})."]
     told: set[str] = set()
     for device in serving:
         leases = holdings.on(device.uuid)

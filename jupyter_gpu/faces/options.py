@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from traitlets import HasTraits, TraitType
@@ -15,6 +16,25 @@ class Option(TraitType[Any, Any]):
     def from_string(self, text: str) -> str:
         """Take a value from the command line; traitlets calls this."""
         return text
+
+
+class OptionBesideMethod(Option):
+    """An option whose name a method of jupyter_client has already: ``wait``.
+
+    It is set like any other; read as an attribute it is the method, which the kernel manager
+    calls.
+    """
+
+    def __init__(self, method: Callable[..., Any], help: str) -> None:  # noqa: A002 - traitlets'
+        super().__init__(None, allow_none=True, help=help)
+        self._method = method
+
+    def get(self, obj: HasTraits, cls: type[Any] | None = None) -> Any:  # noqa: ANN401
+        """Return the method, bound; traitlets calls this to read the attribute."""
+        return self._method.__get__(obj, cls)
+
+
+WAIT_HELP = 'How long a start waits for a device, such as "10m", or 0. Default: 8s.'
 
 
 class RequestOptions(HasTraits):
@@ -36,11 +56,7 @@ class RequestOptions(HasTraits):
     model = Option(
         None, allow_none=True, help='A part of the model\'s name, such as "H200".'
     ).tag(config=True)
-    wait = Option(
-        None,
-        allow_none=True,
-        help='How long a start waits for a device, such as "10m", or 0. Default: 8s.',
-    ).tag(config=True)
+    wait = Option(None, allow_none=True, help=WAIT_HELP).tag(config=True)
     identifiers = Option(
         None,
         allow_none=True,
@@ -56,5 +72,6 @@ class RequestOptions(HasTraits):
 
     def given_options(self) -> dict[str, object]:
         """Return the options that somebody has set."""
-        values = {name: getattr(self, name) for name in OPTIONS}
+        # Not by getattr, where a provisioner's method may have the name (see OptionBesideMethod).
+        values = {name: self._trait_values.get(name) for name in OPTIONS}
         return {name: value for name, value in values.items() if value is not None}
