@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 from jupyter_gpu.core.errors import RequestError
 
@@ -23,13 +24,21 @@ _BYTES = {
 }
 
 
-def _amount(given: object) -> tuple[float, str] | None:
+def _amount(given: object, units: Mapping[str, float]) -> float | None:
+    """Return an amount in its base unit; None for what is no amount, or an endless one."""
     if isinstance(given, bool):
         return None
-    if isinstance(given, (int, float)):
-        return (float(given), "") if math.isfinite(given) and given >= 0 else None
-    match = _NUMBER.fullmatch(given) if isinstance(given, str) else None
-    return (float(match[1]), match[2].lower()) if match else None
+    number, unit = given, ""
+    if isinstance(given, str):
+        match = _NUMBER.fullmatch(given)
+        number, unit = (match[1], match[2].lower()) if match else (None, "")
+    if not isinstance(number, (int, float, str)) or unit not in units:
+        return None
+    try:
+        amount = float(number) * units[unit]
+    except OverflowError:
+        return None
+    return amount if math.isfinite(amount) and amount >= 0 else None
 
 
 def parse_seconds(option: str, given: object) -> float:
@@ -40,10 +49,10 @@ def parse_seconds(option: str, given: object) -> float:
     RequestError
         When ``given`` is not a time of zero or more.
     """
-    amount = _amount(given)
-    if amount is None or amount[1] not in _SECONDS:
+    amount = _amount(given, _SECONDS)
+    if amount is None:
         raise RequestError(option, given, 'a time such as "8s", "10m", "2h" or 0')
-    return amount[0] * _SECONDS[amount[1]]
+    return amount
 
 
 def parse_bytes(option: str, given: object) -> int:
@@ -54,10 +63,10 @@ def parse_bytes(option: str, given: object) -> int:
     RequestError
         When ``given`` is not an amount of memory.
     """
-    amount = _amount(given)
-    if amount is None or amount[1] not in _BYTES:
+    amount = _amount(given, _BYTES)
+    if amount is None:
         raise RequestError(option, given, 'an amount of memory such as "20GiB" or "500MB"')
-    return int(amount[0] * _BYTES[amount[1]])
+    return int(amount)
 
 
 def in_gib(number_bytes: int | None, *, digits: int = 1) -> str:

@@ -31,7 +31,8 @@ PLANNED = ("topology", "cpu_affinity", "memory_cap")
 
 _Word = TypeVar("_Word", bound=str)
 
-_SHARE = re.compile(r"\s*([0-9]+)\s*/\s*([0-9]+)\s*")
+_SHARE = re.compile(r"\s*([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*")
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +115,13 @@ _COUNT = 'a number of GPUs: 0, 1, 2, … or "all"'
 
 
 def _gpus(given: object) -> int | Literal["all"]:
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 10**9:
         return given
     if isinstance(given, str):
         text = given.strip()
         if text == "all":
             return "all"
-        if text.isascii() and text.isdigit():
+        if _NUMBER.fullmatch(text):
             return int(text)
         share = _SHARE.fullmatch(text)
         if share and 0 < int(share[1]) <= int(share[2]):
@@ -142,7 +143,7 @@ def _devices(given: object) -> tuple[str, ...]:
         if isinstance(item, bool) or not isinstance(item, (int, str)):
             raise RequestError("devices", given, accepted)
         text = str(item).strip()
-        is_index = text.isascii() and text.isdigit()
+        is_index = _NUMBER.fullmatch(text) is not None
         if not is_index and not text.upper().startswith(("GPU-", "MIG-")):
             raise RequestError("devices", given, accepted)
         names.append(str(int(text)) if is_index else text)
