@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from jupyter_gpu.core.errors import RequestError
-from jupyter_gpu.core.layout import is_lease_id
+from jupyter_gpu.core.layout import QUEUE, is_lease_id
 from jupyter_gpu.core.request import Request
 
 LeaseKind = Literal["kernel", "command", "api"]
@@ -22,6 +22,7 @@ KINDS: tuple[LeaseKind, ...] = ("kernel", "command", "api")
 
 RECORD_SIZE_LIMIT = 64 * 1024
 _TEXT_LIMIT = 1024
+_ITEMS_LIMIT = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class Record:
             uuids=_texts(data.get("uuids")),
             indices=_integers(data.get("indices")),
             ancestors=tuple(name for name in _texts(data.get("ancestors")) if is_lease_id(name)),
-            ticket=_integer(data.get("ticket")),
+            ticket=_ticket(data.get("ticket")),
             could_use=_texts(data.get("could_use")),
             because=_texts(data.get("because")),
         )
@@ -217,17 +218,26 @@ def _text(value: object) -> str | None:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    items = value if isinstance(value, list) else []
-    return tuple(clean(item) for item in items if isinstance(item, str))
+    return tuple(clean(item) for item in _items(value) if isinstance(item, str))
+
+
+def _items(value: object) -> list[object]:
+    return value[:_ITEMS_LIMIT] if isinstance(value, list) else []
 
 
 def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if abs(value) < 1 << 63 else None
 
 
 def _integers(value: object) -> tuple[int, ...]:
-    items = value if isinstance(value, list) else []
-    return tuple(number for number in map(_integer, items) if number is not None)
+    return tuple(number for number in map(_integer, _items(value)) if number is not None)
+
+
+def _ticket(value: object) -> int | None:
+    number = _integer(value)
+    return number if number is not None and 0 <= number < QUEUE.length else None
 
 
 def _process(value: object) -> ProcessRef | None:
@@ -240,8 +250,7 @@ def _process(value: object) -> ProcessRef | None:
 
 
 def _processes(value: object) -> tuple[ProcessRef, ...]:
-    items = value if isinstance(value, list) else []
-    return tuple(process for process in map(_process, items) if process is not None)
+    return tuple(process for process in map(_process, _items(value)) if process is not None)
 
 
 def _process_to_json(process: ProcessRef) -> dict[str, object]:
@@ -249,7 +258,12 @@ def _process_to_json(process: ProcessRef) -> dict[str, object]:
 
 
 def _request(value: object) -> Request:
+    if not isinstance(value, Mapping):
+        return Request()
+    options = {
+        name: _texts(v) if isinstance(v, list) else _text(v) or v for name, v in value.items()
+    }
     try:
-        return Request.parse(value) if isinstance(value, Mapping) else Request()
+        return Request.parse(options)
     except RequestError:
         return Request()
