@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.leases import Waiter
 from jupyter_gpu.core.policy import Candidate, choose, count_wanted
+from jupyter_gpu.core.request import Request
 
 
 def keep_for_earlier(
@@ -24,9 +26,19 @@ def keep_for_earlier(
     return candidates
 
 
+def _enough_memory(device: Device, request: Request) -> bool:
+    """Return whether a waiter's own limit lets it use the device: else it holds nobody back."""
+    wanted, free = request.min_free_memory_bytes, device.memory_free_bytes
+    return wanted is None or free is None or free >= wanted
+
+
 def _keep_for(candidates: tuple[Candidate, ...], waiter: Waiter) -> tuple[Candidate, ...]:
     record = waiter.record
-    useful = tuple(c for c in candidates if c.device.uuid in record.could_use)
+    useful = tuple(
+        c
+        for c in candidates
+        if c.device.uuid in record.could_use and _enough_memory(c.device, record.request)
+    )
     choice = choose(record.request, useful)
     free = tuple(c.device for c in useful if c.reason is None)
     kept = free if choice is None else choice.devices
