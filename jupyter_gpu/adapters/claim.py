@@ -12,6 +12,7 @@ import threading
 import weakref
 
 from jupyter_gpu.adapters import locks
+from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.layout import (
     QUEUE,
     Range,
@@ -46,6 +47,7 @@ class Claim:
         self.uuids: tuple[str, ...] = ()
         self.ticket: int | None = None
         self._fd: int | None = fd
+        self._pid = os.getpid()
         self._guard = threading.RLock()
         # Every claim of this process on the same description, this one included.
         self._sharers: weakref.WeakSet[Claim] = weakref.WeakSet() if sharers is None else sharers
@@ -74,6 +76,11 @@ class Claim:
         """Whether this process has given its copy up."""
         return self._fd is None
 
+    @property
+    def inherited(self) -> bool:
+        """Whether this is a fork's copy of another process's claim: closing is all it may do."""
+        return self._pid != os.getpid()
+
     def _parent(self) -> str | None:
         return self.ancestors[-1] if self.ancestors else None
 
@@ -97,7 +104,7 @@ class Claim:
                     break
             else:
                 if self._ancestors_live():
-                    self.uuids = uuids
+                    self.uuids = tuple(dict.fromkeys((*uuids, *self.uuids)))
                     return True
             for uuid in got:
                 self._unlock_device(uuid)
@@ -131,14 +138,24 @@ class Claim:
             self.uuids = uuids
 
     def line_up(self) -> int:
-        """Take the next ticket of the queue, behind everybody who waits now."""
+        """Take the next ticket of the queue, behind everybody who waits now.
+
+        Raises
+        ------
+        StoreError
+            When the last ticket is taken: somebody has locked the queue.
+        """
         with self._guard:
-            if self.ticket is None:
-                last = max((r.start for r in locks.locked_ranges(self.fd, QUEUE)), default=None)
-                ticket = 0 if last is None else last - QUEUE.start + 1
-                while not locks.try_lock(self.fd, ticket_byte(ticket)):
-                    ticket += 1
-                self.ticket = ticket
+            while self.ticket is None:
+                ends = (r.start + r.length for r in locks.locked_ranges(self.fd, QUEUE))
+                ticket = max(ends, default=QUEUE.start) - QUEUE.start
+                if ticket >= QUEUE.length:
+                    raise StoreError(
+                        "GPUs cannot be waited for: somebody has locked the queue.  "
+                        "sudo jupyter gpu doctor  names the process."
+                    )
+                if locks.try_lock(self.fd, ticket_byte(ticket)):
+                    self.ticket = ticket
             return self.ticket
 
     def leave_queue(self) -> None:
@@ -169,13 +186,14 @@ class Claim:
         """Give this process's copy up; the locks end with the last copy anywhere.
 
         Where other claims share the description, what only this one needed is unlocked, because
-        their copies would keep it locked. Calling it twice does nothing more.
+        their copies would keep it locked; not so in a forked child, which would unlock it for its
+        parent too. Calling it twice does nothing more.
         """
         with self._guard:
             if self._fd is None:
                 return
             fd, others = self._fd, [claim for claim in self._sharers if claim is not self]
-            if others:
+            if others and not self.inherited:
                 self.leave_queue()
                 self.keep_only(())
                 locks.unlock(fd, lease_byte(self.id))
