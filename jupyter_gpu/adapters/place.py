@@ -71,7 +71,10 @@ def filesystem_type(path: Path) -> str | None:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    device = os.stat(path).st_dev  # noqa: PTH116
+    try:
+        device = os.stat(path).st_dev  # noqa: PTH116
+    except OSError:
+        return None
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in reversed(lines):
         left, _, right = line.partition(" - ")
@@ -132,20 +135,29 @@ def furnish(directory: Path) -> None:
     """Put into a directory what a lease directory needs and it does not have yet.
 
     Called for a new directory before anyone sees it, by ``setup``, and for a directory that the
-    environment names. Modes are set by hand because the umask is the caller's.
+    environment names. Modes are set by hand because the umask is the caller's. The lock file is
+    made last and the layout in one step: whoever finds a lock file finds the rest.
     """
     lock, records, layout = (directory / name for name in (LOCK_NAME, RECORDS_NAME, LAYOUT_NAME))
+    if not os.path.lexists(layout):
+        fd, name = tempfile.mkstemp(prefix=".layout-", dir=directory)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                os.fchmod(file.fileno(), 0o644)
+                file.write(f"{LAYOUT_VERSION}\n".encode())
+            Path(name).rename(layout)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise
     with contextlib.suppress(FileExistsError):  # made by somebody else meanwhile
-        os.close(os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-        lock.chmod(0o666)
-    with contextlib.suppress(FileExistsError):
         records.mkdir()
         records.chmod(0o1777)
     with contextlib.suppress(FileExistsError):
-        fd = os.open(layout, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.write(fd, f"{LAYOUT_VERSION}\n".encode())
-        os.close(fd)
-        layout.chmod(0o644)
+        fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            os.fchmod(fd, 0o666)
+        finally:
+            os.close(fd)
 
 
 def open_lock(
@@ -234,15 +246,19 @@ def safety(place: Place) -> str | None:
     """
     if place.kind == "simulated":
         return None
-    for path, sticky in ((place.directory, False), (place.lock_path, True)):
-        try:
-            status = path.lstat()
-        except OSError:
-            return _UNSAFE
-        others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if status.st_uid != 0 or (others_write and not sticky):
-            return _UNSAFE
-    return None
+    try:
+        lock, directory = place.lock_path.lstat(), place.directory.lstat()
+        above = [parent.stat() for parent in place.directory.parents]
+    except OSError:
+        return _UNSAFE
+    owners = {status.st_uid for status in (lock, directory, *above)}
+    # In a sticky directory others may add names, but not touch root's.
+    open_above = any(_others_write(s) and not s.st_mode & stat.S_ISVTX for s in above)
+    return _UNSAFE if owners != {0} or _others_write(directory) or open_above else None
+
+
+def _others_write(status: os.stat_result) -> bool:
+    return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 _UNSAFE = (
