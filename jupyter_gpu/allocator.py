@@ -148,6 +148,9 @@ class Acquisition:
         if not self._store.supported:
             return self._without_locks(inventory, pool)
         require_possible(self.request, inventory, pool.devices, pool.limited_by)
+        if self._claim is not None and self._claim.ancestors != pool.ancestors:
+            self._store.withdraw(self._claim)  # the lease above has ended meanwhile
+            self._claim = None
         if self._claim is None:
             self._claim = self._new_claim(pool)
         for _ in range(_TRIES):

@@ -62,13 +62,15 @@ def find_pool(
     relatives: tuple[int, ...] = ()
     above = environ.get(LEASE)
     if store is not None and above and store.is_live(above):
-        record = store.live_record(above)
+        record = store.own_live_record(above)
+        held: tuple[str, ...] = ()  # without a record to be believed, nothing may be parted
         ancestors = (above,)
         if record is not None:
             ancestors = (*record.ancestors, above)
-            devices = tuple(device for device in devices if device.uuid in record.uuids)
+            held = tuple(u for u in record.uuids if not store.is_free(record.ancestors, u))
             relatives = tuple(process.pid for process in record.owner.processes)
-            words.append("the lease that this program runs under")
+        devices = tuple(device for device in devices if device.uuid in held)
+        words.append("the lease that this program runs under")
     if devices == inventory.devices:
         words = []
     return Pool(devices, ancestors, " and ".join(words) or None, relatives)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
+import random
+import re
 import secrets
 import stat
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from pathlib import Path
 
 from jupyter_gpu.adapters.place import RECORDS_NAME, Place
 from jupyter_gpu.core.errors import StoreError
-from jupyter_gpu.core.layout import is_lease_id
 from jupyter_gpu.core.leases import RECORD_SIZE_LIMIT, Record, clean
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+# The record of a lease, also while it is being written.
+_RECORD_NAME = re.compile(r"\.?([0-9a-f]{15})\.json(?:\.[0-9a-f]{8})?")
 _RECENT_NOTEBOOKS = 100
 _SWEPT_AT_ONCE = 64
 
@@ -105,27 +107,42 @@ class RecordDirectory:
 
     def touch(self, lease_id: str) -> None:
         """Show that the one who waits under this id still looks."""
-        with contextlib.suppress(OSError):  # only a sign of life; the next one may work
-            os.utime(f"{lease_id}.json", dir_fd=self._fd, follow_symlinks=False)
+        if self._fd is not None:
+            with contextlib.suppress(OSError):  # only a sign of life; the next one may work
+                os.utime(f"{lease_id}.json", dir_fd=self._fd, follow_symlinks=False)
 
     def remove(self, lease_id: str) -> None:
         """Remove a lease's record, if it is there and ours to remove."""
-        with contextlib.suppress(OSError, TypeError):  # gone already, not ours, or no directory
-            os.unlink(f"{lease_id}.json", dir_fd=self._fd)
+        self.remove_file(f"{lease_id}.json")
 
-    def dead_candidates(self) -> tuple[str, ...]:
-        """Return some lease ids that this user (or any, for root) has files for: a few, quickly."""
+    def remove_file(self, name: str) -> None:
+        """Remove a file of this directory, if it is there and ours to remove."""
+        if self._fd is not None:
+            with contextlib.suppress(OSError):  # gone already, or not ours
+                os.unlink(name, dir_fd=self._fd)
+
+    def dead_candidates(self) -> tuple[tuple[str, str], ...]:
+        """Return some files with the ids of their leases: any few of this user's, or root's all.
+
+        Drawn at random, so that in time every one has its turn; what a writer that was killed has
+        left half made is among them.
+        """
         if self._fd is None:
             return ()
+        try:
+            names = os.listdir(self._fd)  # noqa: PTH208 - a descriptor, not a path
+        except OSError:
+            return ()
+        drawn = random.sample(names, min(len(names), _SWEPT_AT_ONCE))
+        found = ((name, _RECORD_NAME.fullmatch(name)) for name in drawn)
+        return tuple((name, match[1]) for name, match in found if match and self._is_ours(name))
+
+    def _is_ours(self, name: str) -> bool:
         uid = os.getuid()
-        with contextlib.suppress(OSError), os.scandir(self._fd) as entries:
-            return tuple(
-                lease_id
-                for entry in itertools.islice(entries, _SWEPT_AT_ONCE)
-                if is_lease_id(lease_id := entry.name.removesuffix(".json"))
-                and (uid == 0 or entry.stat(follow_symlinks=False).st_uid == uid)
-            )
-        return ()
+        try:
+            return uid == 0 or os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_uid == uid
+        except OSError:
+            return False
 
     def recent_devices(self, notebook: str) -> tuple[str, ...]:
         """Return the UUIDs that this user's notebook had last time, empty when not known."""

@@ -6,6 +6,8 @@ what a live lease says about itself is read from its record and believed only as
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Collection
@@ -29,7 +31,7 @@ from jupyter_gpu.core.layout import (
     new_lease_id,
     ticket_byte,
 )
-from jupyter_gpu.core.leases import Holdings, Lease, Owner, ProcessRef, Record, Waiter
+from jupyter_gpu.core.leases import Holdings, Lease, ProcessRef, Record, Waiter
 
 STALLED_SECONDS = 3.0
 
@@ -137,12 +139,16 @@ class LeaseStore:
     def _locked(self, where: Range) -> bool:
         return self._fd is not None and locks.first_lock(self._fd, where) is not None
 
-    def live_record(self, lease_id: str) -> Record | None:
-        """Return the record of a live lease, or None when it is not alive or says nothing."""
+    def own_live_record(self, lease_id: str) -> Record | None:
+        """Return the record of a live lease of this user or root's; for root, of anybody's.
+
+        None when it is not alive, says nothing, or is somebody else's, whose devices are not ours
+        to part.
+        """
         if self._records is None or not self.is_live(lease_id):
             return None
-        found = self._records.read(lease_id)
-        return None if found is None else found.record
+        found, uid = self._records.read(lease_id), os.getuid()
+        return found.record if found is not None and (uid == 0 or found.uid in (0, uid)) else None
 
     def holdings(self, known_uuids: Collection[str] = ()) -> Holdings:
         """Return every live lease and waiter, and which of these devices nobody claims."""
@@ -210,10 +216,34 @@ class LeaseStore:
             self._records.write(record)
 
     def withdraw(self, claim: Claim) -> None:
-        """End a claim in this process: its record goes first, so that none outlives its lease."""
-        if self._records is not None and not claim.closed:
-            self._records.remove(claim.id)
+        """End a claim in this process: its record goes first, so that none outlives its lease.
+
+        The record comes back where processes of this user, forked workers say, keep the lease. A
+        fork's copy of a claim is only closed: the record is its parent's.
+        """
+        if self._records is None or claim.closed or claim.inherited:
+            claim.close()
+            return
+        found = self._records.read(claim.id)
+        self._records.remove(claim.id)
         claim.close()
+        if found is not None and self.is_live(claim.id):
+            self._leave_to_keepers(found.record)
+
+    def _leave_to_keepers(self, record: Record) -> None:
+        # Whoever locks the byte of a lease that ended is not believed: only processes that can be
+        # seen to hold the lock and are this user's own count.
+        infos = (processes.look(process.pid) for process in self.kept_by(record.id))
+        pids = [i.pid for i in infos if i is not None and i.uid == os.getuid()]
+        if not pids:
+            return
+        left = tuple(p for p in record.owner.processes if p.pid != os.getpid())
+        owner = dataclasses.replace(
+            record.owner, keeper=None, processes=left or tuple(map(processes.reference, pids))
+        )
+        assert self._records is not None
+        with contextlib.suppress(StoreError):  # the lock is the truth, the record a hint
+            self._records.write(dataclasses.replace(record, owner=owner, ticket=None))
 
     def show_life(self, claim: Claim) -> None:
         """Show that a waiter still looks."""
@@ -223,9 +253,9 @@ class LeaseStore:
     def sweep(self) -> None:
         """Remove some records of ours whose lease is gone."""
         if self._records is not None:
-            for lease_id in self._records.dead_candidates():
+            for name, lease_id in self._records.dead_candidates():
                 if not self.is_live(lease_id):
-                    self._records.remove(lease_id)
+                    self._records.remove_file(name)
 
     def recent_devices(self, notebook: str | None) -> tuple[str, ...]:
         """Return the UUIDs that this user's notebook had last time."""
@@ -261,7 +291,7 @@ def _with_conflicts(leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
             holders.setdefault((lease.record.ancestors, uuid), []).append(lease)
     doubtful: set[str] = set()
     for rivals in holders.values():
-        if len({_hand(lease.record.owner, lease.user) for lease in rivals}) > 1:
+        if len({_hand(lease) for lease in rivals}) > 1:
             doubtful.update(lease.record.id for lease in rivals)
     return tuple(
         Lease(lease.record, lease.user, lease.state, lease.pids, _CONFLICT)
@@ -274,6 +304,6 @@ def _with_conflicts(leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
 _CONFLICT = "another lease claims the same device; both cannot be true"
 
 
-def _hand(owner: Owner, user: str | None) -> tuple[str | None, ProcessRef | None]:
+def _hand(lease: Lease) -> tuple[str | None, ProcessRef | str]:
     # A kernel change hands devices over inside one server: for a moment both records are true.
-    return user, owner.keeper
+    return lease.user, lease.record.owner.keeper or lease.record.id
