@@ -70,7 +70,8 @@ def refusal(
                 told.add(lease.record.id)
                 lines.append(_lease_line(lease, now))
         if not leases and reason is not None:
-            lines.append(f"  {device.index}  {reason}")
+            silent = device.uuid in holdings.unclaimed
+            lines.append(f"  {device.index}  {_SILENT if silent else reason}")
     if free:
         indices = ", ".join(str(device.index) for device in free)
         lines.append(f"  {indices}  free, but {wanted} are needed")
@@ -81,6 +82,9 @@ def refusal(
     if 0 < len(free) < wanted:
         lines.append(f"Or take {len(free)}: pick a kernel with {in_words(len(free))}.")
     return "\n".join(lines)
+
+
+_SILENT = "leased by a process that has left no record; as root, doctor names it"
 
 
 def _of(request: Request, pool: tuple[Device, ...]) -> str:
