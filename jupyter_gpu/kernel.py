@@ -165,11 +165,17 @@ def _become_kernel(arguments: Arguments, notice: str | None) -> None:
 
 
 def _announce(shell: object, notice: str) -> None:
-    """Say the notice under the first cell that runs, once; on the terminal at once."""
+    """Say the notice under the first cell that runs, once; on the terminal at once.
+
+    Front ends run code of their own that nobody sees (VS Code does at every start); it is not
+    kept in the history, and the notice waits for a cell that is.
+    """
     print(notice, file=sys.__stderr__, flush=True)
     events = shell.events  # type: ignore[attr-defined] # IPython is untyped here
 
-    def tell(_info: object) -> None:
+    def tell(info: object) -> None:
+        if not getattr(info, "store_history", True):
+            return
         events.unregister("pre_run_cell", tell)
         print(notice, file=sys.stderr)  # noqa: T201 - stderr is shown under the cell
 
