@@ -77,7 +77,10 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def prepare(arguments: Arguments) -> str | None:
-    """Bring the lease and the variables into this process; return what the person must be told."""
+    """Bring the lease and the variables into this process.
+
+    Returns what the person must be told at once, None where a kernel starts as it was asked to.
+    """
     from jupyter_gpu.adapters.inherited import take_inherited_lease  # noqa: PLC0415
     from jupyter_gpu.adapters.machine import is_simulated  # noqa: PLC0415 - the wrapper is lean
     from jupyter_gpu.adapters.place import find_place  # noqa: PLC0415
@@ -88,7 +91,7 @@ def prepare(arguments: Arguments) -> str | None:
     # Set by the provisioner for this very process: what it decided is not decided again.
     provisioned = os.environ.pop(PROVISIONED, None) == str(os.getppid())
     if inherited or provisioned:
-        return os.environ.get(NOTICE)
+        return None
     os.environ.pop(NOTICE, None)
     notice = _lease_here(arguments)
     if notice is not None:

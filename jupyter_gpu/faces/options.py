@@ -29,6 +29,10 @@ class OptionBesideMethod(Option):
         super().__init__(None, allow_none=True, help=help)
         self._method = method
 
+    def validate(self, obj: HasTraits, value: Any) -> Any:  # noqa: ANN401
+        """Take any value. traitlets hands back what ``get`` gave it: then nothing has changed."""
+        return obj._trait_values.get(self.name) if callable(value) else value  # noqa: SLF001
+
     def get(self, obj: HasTraits, cls: type[Any] | None = None) -> Any:  # noqa: ANN401
         """Return the method, bound; traitlets calls this to read the attribute."""
         return self._method.__get__(obj, cls)

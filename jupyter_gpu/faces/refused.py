@@ -12,12 +12,15 @@ SERVICE_UNAVAILABLE = 503
 class KernelRefused(HTTPError):  # noqa: N818 - what it is, not that something broke
     """The kernel was not started, and the message says why and what to do.
 
-    An HTTPError, because the server then answers POST /api/kernels with its reason instead of
+    An HTTPError, because the server then answers POST /api/kernels with the message instead of
     "Unhandled error"; its text is the plain message, because POST /api/sessions sends that on.
+    The reason travels in a header line too, so it is one line of ASCII.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(SERVICE_UNAVAILABLE, reason=" · ".join(message.split("\n")))
+        one_line = "; ".join(line.strip() for line in message.splitlines())
+        reason = one_line.encode("ascii", "replace").decode("ascii")
+        super().__init__(SERVICE_UNAVAILABLE, message, reason=reason)
         self.message = message
 
     def __str__(self) -> str:
