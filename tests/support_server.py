@@ -46,7 +46,7 @@ class Answer:
 class Server:
     """One ``jupyter server`` process; use it in a ``with``."""
 
-    def __init__(self, folder: Path, *, name="server", arguments=(), **environ):
+    def __init__(self, folder: Path, *, name="server", arguments=(), command=(), **environ):
         self.folder = folder
         self.root = folder / name
         self.root.mkdir(parents=True, exist_ok=True)
@@ -54,13 +54,13 @@ class Server:
         self.log_path = folder / f"{name}.log"
         self.port = free_port()
         self.environ = {**os.environ, "JUPYTER_RUNTIME_DIR": str(self.runtime), **environ}
-        self.arguments = arguments
+        self.arguments, self.command = arguments, command
 
     def __enter__(self):
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root",
+                    *self.command, sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root",
                     "--ip=127.0.0.1", f"--port={self.port}", "--ServerApp.port_retries=0",
                     f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={self.root}",
                     "--KernelRestarter.time_to_dead=0.3", "--LanguageServerManager.autodetect=False",
@@ -120,11 +120,11 @@ class Server:
         )
 
     def kernel_process(self, kernel_id):
-        """The pid of a kernel of this server: the child that was given its connection file."""
+        """The pid of a kernel of this server: a leader of its session with its connection file."""
         found = [
             pid
-            for pid in children(self.process.pid)
-            if f"kernel-{kernel_id}.json" in command_line(pid)
+            for pid in self.living_kernels()
+            if f"kernel-{kernel_id}.json" in command_line(pid) and leads_session(pid)
         ]
         return found[0] if found else None
 
@@ -174,12 +174,8 @@ def command_line(pid):
         return ""
 
 
-def children(pid):
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError):
-                text = Path(f"/proc/{entry}/stat").read_text()
-                if int(text[text.rfind(")") + 2 :].split()[1]) == pid:
-                    found.append(int(entry))
-    return found
+def leads_session(pid):
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False

@@ -6,6 +6,7 @@ import concurrent.futures
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -191,6 +192,12 @@ import os, time
 pid = os.fork()
 if pid == 0:
     os.setpgid(0, 0)  # the restarter kills the kernel's own process group
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:  # the kernel's ports, which its next life needs
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+                os.close(fd)
+        except OSError:
+            continue
     time.sleep(600)
     os._exit(0)
 print(pid)
@@ -393,3 +400,56 @@ def test_the_log_says_what_a_kernel_got_and_gave_back_and_no_secrets(servers):
     assert f"GPU: kernel {kernel} gave back physical 0" in lines[1]
     assert command_line(server.process.pid)
     assert "for-tests-only" not in "".join(lines)
+
+
+def test_two_kernels_of_a_server_under_a_lease_part_what_it_has(
+    lease_directory, simulate, servers
+):
+    simulate("4xH200")
+    command = [sys.executable, "-m", "jupyter_gpu", "run", "--gpus", "2", "--"]
+    no_wait = write_spec("no-wait", wait=0)
+    with Server(lease_directory.parent, name="inner", command=command) as inner:
+        kernels = [started(inner.open_notebook(f"{n}.ipynb")) for n in range(2)]
+        assert sorted(inner.visible(kernel) for kernel in kernels) == ["0", "1"]
+        refused = inner.open_notebook("c.ipynb", no_wait)
+        assert "the lease that this program runs under" in refused.body["message"]
+        outer = servers()
+        assert outer.visible(started(outer.open_notebook("d.ipynb", "pytorch-2gpus"))) == "2,3"
+        for kernel in kernels:
+            inner.request("DELETE", f"kernels/{kernel}")
+        kernel = started(inner.open_notebook("e.ipynb", "pytorch-2gpus"))
+        assert inner.visible(kernel) == "0,1"
+        # A nested kernel that outlives everything above it keeps its devices.
+        inner.run(kernel, PRETEND_THE_SERVER_LIVES.format(server=os.getpid()))
+        pid = inner.kernel_process(kernel)
+        os.killpg(inner.process.pid, signal.SIGKILL)
+        inner.process.wait()
+        wait_until(lambda: len(holdings().leases) == 2)
+        assert outer.open_notebook("f.ipynb", no_wait).status == 500
+        os.kill(pid, signal.SIGKILL)
+        started(outer.open_notebook("f.ipynb", "pytorch-2gpus"))
+
+
+def test_a_notebook_run_by_papermill_in_a_leased_notebook_parts_its_devices(servers):
+    server = servers("4xH200")
+    kernel = started(server.open_notebook("a.ipynb", "pytorch-2gpus"))
+    notebook = {
+        "cells": [
+            {
+                "cell_type": "code", "id": "a", "metadata": {}, "outputs": [],
+                "execution_count": None,
+                "source": "import os; print('SEES', os.environ['CUDA_VISIBLE_DEVICES'])",
+            }
+        ],
+        "metadata": {"kernelspec": {"name": "pytorch-1gpu", "display_name": "x", "language": "python"}},
+        "nbformat": 4, "nbformat_minor": 5,
+    }  # fmt: skip
+    (server.root / "inner.ipynb").write_text(json.dumps(notebook))
+    printed = server.run(
+        kernel,
+        "import subprocess, sys\n"
+        "subprocess.run([sys.executable, '-m', 'papermill', '--no-progress-bar', "
+        "'inner.ipynb', 'out.ipynb'], check=True, capture_output=True)\n"
+        "print(open('out.ipynb').read())",
+    )
+    assert "SEES 0" in printed
