@@ -1,0 +1,197 @@
+"""The view of ``%gpu``: which devices this kernel has, what CUDA does, who has the rest. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.leases import Lease
+from jupyter_gpu.core.overview import InForce, KernelProcess, Overview
+from jupyter_gpu.core.quantities import in_gib, in_words
+from jupyter_gpu.core.refusal import since_in_words
+from jupyter_gpu.core.standing import holder_name, holder_words, standing
+from jupyter_gpu.core.view import (
+    Column,
+    Table,
+    View,
+    listed,
+    load_words,
+    machine_notes,
+    machine_words,
+    memory_words,
+    model_words,
+    value_words,
+)
+
+_COLUMNS = (
+    Column("Visible = physical"),
+    Column("Model", shrinks=True),
+    Column("Memory", right=True),
+    Column("This kernel"),
+    Column("Load", right=True),
+)
+_STATES = {
+    "open": "CUDA is open: nothing has initialised it, so a change of CUDA_VISIBLE_DEVICES "
+    "still counts.",
+    "frozen": "CUDA is frozen: it is initialised in this kernel, so its devices stay the same "
+    "until a restart.",
+    "absent": "CUDA is absent: there is no working driver in this kernel.",
+    "forked": "CUDA is not asked here: this process was forked from a kernel, and cannot use CUDA "
+    "if that kernel had initialised it.",
+    "simulated": "CUDA is simulated: no driver is open or frozen here.",
+}
+_IN_FORCE_UNKNOWN = {"open": "– (not read yet)", "simulated": "–, simulated"}
+
+
+def kernel_view(overview: Overview, process: KernelProcess, now: datetime) -> View:
+    """Return the view of ``%gpu``.
+
+    Parameters
+    ----------
+    overview
+        The machine, with this process as the kernel that asks.
+    process
+        That process.
+    now
+        The present, in the reader's time zone.
+    """
+    rows = _shown(overview, process)
+    lines = [_STATES[process.state], _values(process)]
+    if overview.lease is not None:
+        lines.append(_lease_line(overview.lease, process, now))
+    others = others_words(overview)
+    if others:
+        lines.append(others)
+    table = Table(
+        "Devices of this kernel", _COLUMNS, tuple(_row(row, overview, process) for row in rows)
+    )
+    return View(
+        title=_title(overview, rows),
+        machine=machine_words(overview.inventory),
+        notices=process.notices,
+        tables=(table,) if rows else (),
+        lines=tuple(lines),
+        notes=(
+            *_mismatches(overview, process, rows),
+            *machine_notes(overview.inventory, overview.leasing),
+        ),
+    )
+
+
+def _shown(overview: Overview, process: KernelProcess) -> tuple[InForce, ...]:
+    """Return what CUDA shows: what it has given to this process, or else what it would give."""
+    if process.in_force is not None:
+        return process.in_force
+    if process.state == "absent":
+        return ()
+    visible = overview.visible.devices
+    return tuple(InForce(device.ordinal, device.index, device.uuid) for device in visible)
+
+
+def _title(overview: Overview, rows: tuple[InForce, ...]) -> str:
+    total = len(overview.inventory.gpus)
+    lease = overview.lease
+    if lease is not None:
+        count = len(lease.record.uuids)
+        return f"{count} of {in_words(total)} {'is' if count == 1 else 'are'} yours"
+    if not total:
+        return "No GPU can be seen here"
+    if not rows:
+        return f"No GPU is visible in this kernel ({in_words(total)} on this machine)"
+    verb = "is" if len(rows) == 1 else "are"
+    return f"{len(rows)} of {in_words(total)} {verb} visible here, none leased to this kernel"
+
+
+def _row(row: InForce, overview: Overview, process: KernelProcess) -> tuple[str, ...]:
+    physical = "unknown" if row.index is None else str(row.index)
+    name = f"cuda:{row.ordinal} = physical {physical}"
+    device = overview.inventory.find(row.uuid) if row.uuid is not None else None
+    if device is None:
+        return (name, "–", "–", "", "–")
+    own = sum(p.memory_bytes or 0 for p in device.processes if p.pid == process.pid)
+    return (
+        name,
+        model_words(device),
+        memory_words(device),
+        f"{in_gib(own)} GiB here" if own else "",
+        load_words(device),
+    )
+
+
+def _values(process: KernelProcess) -> str:
+    if process.in_force is not None:
+        physical = ("?" if row.index is None else str(row.index) for row in process.in_force)
+        in_force = f"physical {', '.join(physical)}" if process.in_force else "no device"
+    else:
+        in_force = _IN_FORCE_UNKNOWN.get(process.state, "–")
+    return (
+        f"CUDA_VISIBLE_DEVICES, launched with: {value_words(process.launched_with)} · "
+        f"set now: {value_words(process.set_now)} · in force: {in_force}"
+    )
+
+
+def _lease_line(lease: Lease, process: KernelProcess, now: datetime) -> str:
+    record = lease.record
+    if lease.pids and process.pid not in lease.pids:
+        whose = f"by {holder_name(lease)}, which this program runs under"
+    elif record.owner.kind == "kernel" and record.owner.notebook is None:
+        whose = "for this kernel; ends with it"
+    elif record.owner.kind == "kernel":
+        whose = f"for {holder_name(lease)}; ends with this kernel"
+    else:
+        whose = f"by {holder_name(lease)}"
+    words = f"Leased since {since_in_words(record.since, now)} {whose}."
+    return f"{words} Why these: {'; '.join(record.because)}." if record.because else words
+
+
+def _mismatches(
+    overview: Overview, process: KernelProcess, rows: tuple[InForce, ...]
+) -> tuple[str, ...]:
+    """Return where the value, the driver and the lease do not agree, and the value's own notes."""
+    notes = []
+    meant = {device.uuid for device in overview.visible.devices}
+    too_late = process.in_force is not None and meant != {row.uuid for row in process.in_force}
+    if too_late and process.set_now != process.launched_with:
+        force = ", ".join(f"cuda:{row.ordinal} = physical {row.index}" for row in rows)
+        notes.append(
+            f"CUDA_VISIBLE_DEVICES is now {value_words(process.set_now)}, but that changes nothing "
+            f"in this kernel: CUDA was initialised before, and {force or 'it has no device'}. "
+            "Restart the kernel and set it first."
+        )
+    else:
+        notes.extend(overview.visible.notes)
+    lease = overview.lease
+    if lease is None:
+        if process.lease_id is not None and overview.leasing.problem is None:
+            notes.append(
+                "The lease that this kernel was started with cannot be found: others may get its "
+                "devices. Restart the kernel."
+            )
+        return tuple(notes)
+    if lease.note is not None:
+        notes.append(f"The lease: {lease.note}.")
+    outside = [row for row in rows if row.uuid not in lease.record.uuids]
+    if outside:
+        indices = listed(row.index for row in outside if row.index is not None) or "unknown"
+        verb = "is" if len(outside) == 1 else "are"
+        notes.append(
+            f"Physical {indices} {verb} visible here but not leased to this kernel; somebody else "
+            "may be using it."
+        )
+    return tuple(notes)
+
+
+def others_words(overview: Overview) -> str:
+    """Return who has the devices that are not this kernel's, or an empty text."""
+    own = overview.lease
+    groups: dict[str, list[Device]] = {}
+    for device in overview.inventory.devices:
+        if device.kind == "mig" or (own is not None and device.uuid in own.record.uuids):
+            continue
+        found = standing(device, overview)
+        words = " and ".join(map(holder_words, found.leases)) or found.words
+        groups.setdefault(words, []).append(device)
+    parts = [f"{listed(d.index for d in devices)} {words}" for words, devices in groups.items()]
+    if not parts:
+        return ""
+    return f"{'All' if own is None else 'Others'}: {' · '.join(parts)}"

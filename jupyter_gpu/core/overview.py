@@ -1,0 +1,93 @@
+"""The overview: everything that a face shows about one machine at one moment, as one value.
+
+It is put together in ``jupyter_gpu.overview``; what people read is made of it in the views, what
+programs read in ``answers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from jupyter_gpu.core.devices import Inventory
+from jupyter_gpu.core.leases import Holdings, Lease
+from jupyter_gpu.core.visibility import Visible
+
+ProcessState = Literal["open", "frozen", "absent", "forked", "simulated"]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenProcess:
+    """A process on a device that exists here too: a pid may also mean nothing in this container."""
+
+    pid: int
+    user: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """A device that the CUDA driver has given to a process.
+
+    ``uuid`` is None where the driver does not say, ``index`` where the inventory lacks the device.
+    """
+
+    ordinal: int
+    index: int | None
+    uuid: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProcess:
+    """The kernel that asks about itself.
+
+    ``launched_with`` and ``set_now`` are values of CUDA_VISIBLE_DEVICES, None where it is not set;
+    ``in_force`` is what the driver uses, None while it has not read the variable. ``notices`` are
+    sentences that the start of the kernel left for the person.
+    """
+
+    pid: int
+    launched_with: str | None
+    set_now: str | None
+    state: ProcessState
+    in_force: tuple[InForce, ...] | None = None
+    lease_id: str | None = None
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Leasing:
+    """How far leases can be relied on here.
+
+    ``problem`` says why there are none, or why they cannot be read; ``warning`` that other users
+    could tamper with them.
+    """
+
+    directory: str | None = None
+    exclusive: bool = True
+    problem: str | None = None
+    warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """One machine at one moment; ``process`` only where a kernel asks."""
+
+    inventory: Inventory
+    visible: Visible
+    holdings: Holdings = field(default_factory=Holdings)
+    leasing: Leasing = field(default_factory=Leasing)
+    seen: tuple[SeenProcess, ...] = ()
+    process: KernelProcess | None = None
+
+    @property
+    def lease(self) -> Lease | None:
+        """The living lease of the kernel that asks, or None."""
+        wanted = None if self.process is None else self.process.lease_id
+        return next((lease for lease in self.holdings.leases if lease.record.id == wanted), None)
+
+    @property
+    def known(self) -> Mapping[int, SeenProcess]:
+        """The processes that exist here, by pid."""
+        return {process.pid: process for process in self.seen}

@@ -1,0 +1,101 @@
+"""A view as text for a terminal: at most 80 columns, and nothing said by colour."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from jupyter_gpu.core.view import Table, View
+
+WIDTH = 80
+_GAP = "  "
+_LEAST_NAME = 6
+_LEAST_LAST = 16
+
+
+def as_text(view: View) -> str:
+    """Return the view as lines of at most 80 columns, without a newline at the end."""
+    lines: list[str] = []
+    for notice in view.notices:
+        lines.extend(wrapped(notice, indent=""))
+    lines.extend(_heading(view.title, view.machine))
+    for number, table in enumerate(view.tables):
+        if number:
+            lines.append(f"{table.caption}:")
+        lines.extend(_table(table))
+    for line in view.lines:
+        lines.extend(wrapped(line))
+    for note in view.notes:
+        lines.extend(wrapped(f"Note: {note}"))
+    return "\n".join(lines)
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes: CJK letters two, combining marks none."""
+    return sum(
+        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF")
+        for letter in text
+    )
+
+
+def wrapped(text: str, *, width: int = WIDTH, indent: str = "  ") -> list[str]:
+    """Break a text at blanks into lines of a width, all but the first indented."""
+    lines: list[str] = []
+    current = ""
+    for word in text.split(" "):
+        longer = f"{current} {word}" if current.strip() else f"{current}{word}"
+        if columns(longer) <= width:
+            current = longer
+            continue
+        if current.strip():
+            lines.append(current)
+        current = f"{indent}{word}" if lines else word
+        while columns(current) > width:
+            head = _fitting(current, width)
+            lines.append(head)
+            current = indent + current[len(head) :]
+    return [*lines, current]
+
+
+def _fitting(text: str, width: int) -> str:
+    """Return as much of the text's beginning as fits."""
+    end = len(text)
+    while end > 1 and columns(text[:end]) > width:
+        end -= 1
+    return text[:end]
+
+
+def _heading(title: str, machine: str) -> list[str]:
+    room = WIDTH - columns(title) - columns(machine)
+    if not machine:
+        return wrapped(title)
+    if room >= len(_GAP):
+        return [f"{title}{' ' * room}{machine}"]
+    return [*wrapped(title), *wrapped(f"  {machine}")]
+
+
+def _table(table: Table) -> list[str]:
+    kept = [n for n, _ in enumerate(table.columns) if any(row[n] for row in table.rows)]
+    widths = {n: max(columns(row[n]) for row in table.rows) for n in kept}
+    last = kept[-1]
+    for shrinking in (n for n in kept if table.columns[n].shrinks):
+        least_last = min(widths[last], _LEAST_LAST) if last != shrinking else 0
+        others = sum(widths[n] for n in kept if n not in (last, shrinking))
+        room = WIDTH - others - least_last - len(_GAP) * len(kept)
+        widths[shrinking] = min(widths[shrinking], max(room, _LEAST_NAME))
+    before = sum(widths[n] for n in kept[:-1]) + len(_GAP) * len(kept)
+    lines: list[str] = []
+    for row in table.rows:
+        cells = [_padded(row[n], widths[n], right=table.columns[n].right) for n in kept[:-1]]
+        first, *more = wrapped(row[last], width=max(WIDTH - before, _LEAST_LAST), indent="")
+        if table.columns[last].right:
+            first = _padded(first, widths[last], right=True)
+        lines.append((_GAP + _GAP.join([*cells, first])).rstrip())
+        lines.extend(" " * before + line for line in more)
+    return lines
+
+
+def _padded(text: str, width: int, *, right: bool) -> str:
+    if columns(text) > width:
+        text = f"{_fitting(text, width - 1)}…"
+    blanks = " " * (width - columns(text))
+    return blanks + text if right else text + blanks

@@ -1,0 +1,64 @@
+"""How a device stands: held by whom, used without a lease, free, or out of use. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jupyter_gpu.core.card import obstacle
+from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.leases import Lease
+from jupyter_gpu.core.overview import Overview
+from jupyter_gpu.core.policy import leasable
+from jupyter_gpu.core.refusal import short_holder
+
+HOLDER_LENGTH = 40
+FREE = "free"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One device with the leases on it, or the words for it where there are none."""
+
+    device: Device
+    leases: tuple[Lease, ...] = ()
+    words: str = ""
+
+
+def standing(device: Device, overview: Overview) -> Standing:
+    """Return how a device stands."""
+    leases = innermost(overview.holdings.on(device.uuid))
+    if leases:
+        return Standing(device, leases)
+    if device.mig_mode:
+        return Standing(device, words="in MIG mode")
+    if device.problem is not None:
+        return Standing(device, words="out of use")
+    if device.uuid in overview.holdings.unclaimed:
+        return Standing(device, words="held by a process that left no record")
+    lease, process = overview.lease, overview.process
+    ours = () if lease is None else lease.pids
+    own = () if process is None else (process.pid,)
+    found = obstacle(device, overview.known, ours=(*ours, *own))
+    if found is not None:
+        return Standing(device, words=found.sentence)
+    return Standing(device, words=FREE if leasable(device) else "a MIG device")
+
+
+def innermost(leases: Iterable[Lease]) -> tuple[Lease, ...]:
+    """Return the leases without those that others of them are nested in."""
+    found = tuple(leases)
+    outer = {above for lease in found for above in lease.record.ancestors}
+    return tuple(lease for lease in found if lease.record.id not in outer)
+
+
+def holder_words(lease: Lease) -> str:
+    """Return who holds a lease: ``"alice (exp7.ipynb)"``, with what is odd about it."""
+    words = f"{lease.user or 'unknown user'} ({holder_name(lease)}"
+    return f"{words}, {lease.state})" if lease.state != "active" else f"{words})"
+
+
+def holder_name(lease: Lease) -> str:
+    """Return the notebook's file name, or the command, or the kernel, shortened."""
+    name = short_holder(lease.record.owner)
+    return name if len(name) <= HOLDER_LENGTH else f"{name[: HOLDER_LENGTH - 1]}…"

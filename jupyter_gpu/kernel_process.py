@@ -1,0 +1,83 @@
+"""What is true in the kernel that asks: its lease, and the CUDA driver's state in it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+
+from jupyter_gpu.adapters.driver import DriverState, look_at_driver
+from jupyter_gpu.adapters.launch import Launch
+from jupyter_gpu.core.devices import Device, Inventory
+from jupyter_gpu.core.environment import LEASE, NOTICE, VISIBLE
+from jupyter_gpu.core.leases import clean
+from jupyter_gpu.core.overview import InForce, KernelProcess, ProcessState
+
+FRAMEWORK = "JUPYTER_GPU_FRAMEWORK"
+# Import name to the name people know and the pip command's argument.
+_FRAMEWORKS = {"torch": ("PyTorch", "torch")}
+
+
+def look_at_kernel(
+    environ: Mapping[str, str], inventory: Inventory, launch: Launch
+) -> KernelProcess:
+    """Return what is true in this process; the CUDA driver is asked and never initialised."""
+    driver = look_at_driver(launch.pid)
+    return KernelProcess(
+        pid=os.getpid(),
+        launched_with=launch.visible,
+        set_now=environ.get(VISIBLE),
+        state=_state(driver, inventory),
+        in_force=_in_force(driver, inventory),
+        lease_id=environ.get(LEASE),
+        notices=_notices(environ),
+    )
+
+
+def _state(driver: DriverState, inventory: Inventory) -> ProcessState:
+    if driver.state == "forked":
+        return "forked"
+    if inventory.source == "simulated":
+        return "simulated"
+    if driver.state == "absent" and inventory.devices:
+        return "open"  # there is a driver, and this process has not even loaded it
+    return driver.state
+
+
+def _in_force(driver: DriverState, inventory: Inventory) -> tuple[InForce, ...] | None:
+    if driver.uuids is None or inventory.source == "simulated":
+        return None
+    by_digits = {_digits(device): device for device in inventory.devices}
+    return tuple(_given(ordinal, by_digits.get(uuid)) for ordinal, uuid in enumerate(driver.uuids))
+
+
+def _given(ordinal: int, device: Device | None) -> InForce:
+    if device is None:
+        return InForce(ordinal, None, None)
+    return InForce(ordinal, device.index, device.uuid)
+
+
+def _digits(device: Device) -> str:
+    return (device.uuid or "").partition("-")[2].replace("-", "").lower()
+
+
+def _notices(environ: Mapping[str, str]) -> tuple[str, ...]:
+    notices = [clean(line.strip()) for line in environ.get(NOTICE, "").splitlines()]
+    framework = environ.get(FRAMEWORK, "")
+    if framework in _FRAMEWORKS and not _importable(framework):
+        name, package = _FRAMEWORKS[framework]
+        notices.append(
+            f"{name} is not installed in this kernel's Python: "
+            f"{sys.executable} -m pip install {package}"
+        )
+    return tuple(filter(None, notices))
+
+
+def _importable(module: str) -> bool:
+    if module in sys.modules:
+        return True
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # a half-installed package can fail already here
+        return False

@@ -1,0 +1,87 @@
+"""Reads the overview of a machine: the inventory, the leases, and what is visible.
+
+What cannot be read becomes a sentence in it, so that the rest is shown all the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from jupyter_gpu.adapters import processes
+from jupyter_gpu.adapters.machine import Machine, find_machine, is_simulated
+from jupyter_gpu.adapters.place import find_place, safety
+from jupyter_gpu.core.devices import Inventory
+from jupyter_gpu.core.environment import VISIBLE
+from jupyter_gpu.core.errors import SimulationError, StoreError
+from jupyter_gpu.core.leases import Holdings
+from jupyter_gpu.core.overview import Leasing, Overview, SeenProcess
+from jupyter_gpu.core.visibility import visible
+
+NOT_EXCLUSIVE = (
+    "Not exclusive here: this system has no open-file-description locks, as Linux has them, "
+    "so GPUs are chosen but not leased."
+)
+
+
+def read_overview(
+    environ: Mapping[str, str], *, machine: Machine | None = None, sensors: bool = True
+) -> Overview:
+    """Return the overview of the machine that an environment means.
+
+    Parameters
+    ----------
+    environ
+        Names the machine, the lease directory and what is visible.
+    machine
+        An open machine to read instead of opening one; it stays open.
+    sensors
+        Also read utilisation, temperature and power, which is slow.
+    """
+    inventory = _read_machine(environ, machine, sensors=sensors)
+    holdings, leasing = _read_leases(environ, inventory)
+    return Overview(
+        inventory,
+        visible(environ.get(VISIBLE), inventory, environment=environ),
+        holdings,
+        leasing,
+        _processes_on(inventory),
+    )
+
+
+def _read_machine(
+    environ: Mapping[str, str], machine: Machine | None, *, sensors: bool
+) -> Inventory:
+    try:
+        if machine is not None:
+            return machine.read(sensors=sensors)
+        with find_machine(environ) as opened:
+            return opened.read(sensors=sensors)
+    except SimulationError as error:
+        return Inventory("none", problem=str(error))
+
+
+def _read_leases(environ: Mapping[str, str], inventory: Inventory) -> tuple[Holdings, Leasing]:
+    if sys.platform != "linux":
+        return Holdings(), Leasing(exclusive=False, problem=NOT_EXCLUSIVE)
+    # Only where it can work: the store needs what other systems' os module does not have.
+    from jupyter_gpu.adapters.store import LeaseStore  # noqa: PLC0415
+
+    place = find_place(environ, simulated=is_simulated(environ))
+    directory = str(place.directory)
+    try:
+        with LeaseStore(place) as store:
+            if not store.supported:
+                return Holdings(), Leasing(directory, exclusive=False, problem=NOT_EXCLUSIVE)
+            uuids = [device.uuid for device in inventory.devices if device.uuid is not None]
+            return store.holdings(uuids), Leasing(directory, warning=safety(place))
+    except StoreError as error:
+        return Holdings(), Leasing(directory, exclusive=False, problem=str(error))
+
+
+def _processes_on(inventory: Inventory) -> tuple[SeenProcess, ...]:
+    pids = {process.pid for device in inventory.devices for process in device.processes}
+    infos = (processes.look(pid) for pid in sorted(pids))
+    return tuple(
+        SeenProcess(info.pid, info.user, info.command) for info in infos if info is not None
+    )
