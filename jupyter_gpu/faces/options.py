@@ -31,7 +31,7 @@ class OptionBesideMethod(Option):
 
     def validate(self, obj: HasTraits, value: Any) -> Any:  # noqa: ANN401
         """Take any value. traitlets hands back what ``get`` gave it: then nothing has changed."""
-        return obj._trait_values.get(self.name) if callable(value) else value  # noqa: SLF001
+        return obj._trait_values.get(self.name or "") if callable(value) else value  # noqa: SLF001
 
     def get(self, obj: HasTraits, cls: type[Any] | None = None) -> Any:  # noqa: ANN401
         """Return the method, bound; traitlets calls this to read the attribute."""
