@@ -10,6 +10,7 @@ import pytest
 from jupyter_client import KernelManager
 from jupyter_client.provisioning import KernelProvisionerFactory
 from kernels import REPLY_SECONDS, SEE, START_SECONDS, free_count, leases, require_leased
+from support_server import Server
 from traitlets.config import Config
 
 TRANSPORTS = {
@@ -231,6 +232,26 @@ def test_the_servers_configuration_chooses_for_every_kernelspec(managed, default
 def test_without_configuration_a_stock_kernelspec_gets_one(managed, default_provisioner):
     default_provisioner("gpu-provisioner")
     require_leased(managed("python3").see(), (0,))
+
+
+def test_a_server_reads_it_from_its_configuration_file(lease_directory, monkeypatch, tmp_path):
+    configuration = Path(os.environ["JUPYTER_CONFIG_DIR"])
+    configuration.mkdir()
+    (configuration / "jupyter_server_config.py").write_text(
+        "c.GPUProvisioner.gpus = 0\nc.GPUProvisioner.devices = [1, 3]\n", encoding="utf-8"
+    )
+    put_kernelspec(lease_directory, monkeypatch, "asks", config={"gpus": 1})
+    environ = {
+        "JUPYTER_DEFAULT_PROVISIONER_NAME": "gpu-provisioner",
+        "JUPYTER_NO_CONFIG": "",
+    }
+    with Server(tmp_path, **environ) as server:
+        plain = server.open_notebook("a.ipynb", "python3").body["kernel"]["id"]
+        assert server.visible(plain) == "-1"
+        assert leases() == ()
+        asking = server.open_notebook("b.ipynb", "asks").body["kernel"]["id"]
+        seen = json.loads(server.run(asking, f"{SEE}print(json.dumps(seen))"))
+        require_leased(seen, (1,))
 
 
 def put_kernelspec(lease_directory, monkeypatch, name, *, argv=None, config=None):

@@ -5,16 +5,15 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import nbformat
 import pytest
 from kernels import (
     KERNELSPECS,
+    SEE,
     SEE_AND_WAIT,
     START_SECONDS,
     Kernel,
@@ -27,6 +26,7 @@ from kernels import (
     wait_for_file,
 )
 from nbclient import NotebookClient
+from support_server import Server
 
 import jupyter_gpu
 
@@ -129,62 +129,18 @@ def test_jupyter_console_runs_on_devices_of_its_own(folder):
     assert free_count() == 4
 
 
-class Server:
-    """A real ``jupyter server`` that one talks with over REST."""
-
-    def __init__(self, root, *options):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        words = (f"--ServerApp.root_dir={root}", f"--ServerApp.port={port}", "--allow-root")
-        words += ("--IdentityProvider.token=word", "--ServerApp.open_browser=False", *options)
-        self.runtime = Path(os.environ["JUPYTER_RUNTIME_DIR"])
-        self.process = command("jupyter", "server", *words)
-        answer = wait_for_file(self.runtime / f"jpserver-{self.process.pid}.json", self.process)
-        self.url = answer["url"]
-
-    def ask(self, method, path, body=None):
-        request = urllib.request.Request(
-            f"{self.url}{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": "token word"},
-        )
-        with urllib.request.urlopen(request, timeout=START_SECONDS) as response:
-            text = response.read()
-        return json.loads(text) if text else None
-
-    def close(self):
-        self.process.terminate()
-        self.process.communicate(timeout=START_SECONDS)
-
-
-@pytest.fixture
-def server(folder):
-    """A server whose root is the folder."""
-    running = Server(folder)
-    yield running
-    running.close()
-
-
-def test_a_jupyter_server_starts_a_notebooks_kernel_on_devices_of_its_own(
-    server, folder, eventually
-):
-    notebook(folder)
-    body = {"path": "work.ipynb", "type": "notebook", "name": "work.ipynb"}
-    session = server.ask("POST", "api/sessions", body | {"kernel": {"name": "pytorch-2gpus"}})
-    kernel = Kernel(server.runtime / f"kernel-{session['kernel']['id']}.json")
-    try:
-        seen = kernel.wait_until_ready().see()
+def test_a_jupyter_server_starts_a_notebooks_kernel_on_devices_of_its_own(folder):
+    with Server(folder) as server:
+        session = server.open_notebook("work.ipynb", "pytorch-2gpus").body
+        kernel_id = session["kernel"]["id"]
+        seen = json.loads(server.run(kernel_id, f"{SEE}print(json.dumps(seen))"))
         require_leased(seen, (0, 1))
         (lease,) = leases()
-        assert lease.record.owner.kernel_id == session["kernel"]["id"]
-        assert lease.record.owner.notebook == str(folder / "work.ipynb")
-        server.ask("DELETE", f"api/sessions/{session['id']}")
+        assert lease.record.owner.kernel_id == kernel_id
+        assert lease.record.owner.notebook == str(server.root / "work.ipynb")
+        assert server.request("DELETE", f"sessions/{session['id']}").status == 204
         assert leases() == ()
         assert free_count() == 4
-    finally:
-        kernel.close()
 
 
 @pytest.fixture
