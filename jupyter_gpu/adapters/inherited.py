@@ -16,11 +16,11 @@ def take_inherited_lease(environ: MutableMapping[str, str], lock_path: str) -> b
     lease all the same, because they may go on using the devices; programs that are started do not.
     """
     number = environ.pop(LEASE_FD, "")
-    if not number.isdigit() or LEASE not in environ:
+    if LEASE not in environ:
         return False
     try:
         found, wanted = os.fstat(int(number)), os.stat(lock_path)  # noqa: PTH116 - hot path
-    except OSError:
+    except (OSError, ValueError, OverflowError):  # not open, no number, larger than any descriptor
         return False
     if (found.st_dev, found.st_ino) != (wanted.st_dev, wanted.st_ino):
         return False
