@@ -102,7 +102,7 @@ def prepare(arguments: Arguments) -> str | None:
 def _lease_here(arguments: Arguments) -> str | None:
     from jupyter_gpu.adapters.processes import reference  # noqa: PLC0415 - only without provisioner
     from jupyter_gpu.allocator import Acquisition, acquire_now  # noqa: PLC0415
-    from jupyter_gpu.core.environment import VISIBLE, merged  # noqa: PLC0415
+    from jupyter_gpu.core.environment import LEASE_FD, VISIBLE, merged  # noqa: PLC0415
     from jupyter_gpu.core.errors import GPUError, NoDeviceAvailable  # noqa: PLC0415
     from jupyter_gpu.core.leases import Owner  # noqa: PLC0415
     from jupyter_gpu.core.request import Request  # noqa: PLC0415
@@ -126,7 +126,12 @@ def _lease_here(arguments: Arguments) -> str | None:
             sys.exit(f"{error}\nThe kernel was not started, because on_unavailable is error.")
         os.environ[VISIBLE] = "-1"
         return f"This kernel has no GPU.\n{error}"
+    except Exception as error:  # noqa: BLE001 - the outermost edge: an exit is a restart loop
+        os.environ[VISIBLE] = "-1"
+        return f"This kernel has no GPU. Leasing failed: {type(error).__name__}: {error}"
     environment = merged(os.environ, lease.environment)
+    # The descriptor is not inherited by programs, where its number would mean anything.
+    environment.pop(LEASE_FD, None)
     os.environ.update(environment)
     for name in set(os.environ) - set(environment):
         del os.environ[name]
