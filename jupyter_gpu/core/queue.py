@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.leases import Waiter
-from jupyter_gpu.core.policy import Candidate, choose, count_wanted
+from jupyter_gpu.core.policy import Candidate, choose, count_wanted, eligible
 from jupyter_gpu.core.request import Request
 
 
@@ -34,10 +34,10 @@ def _enough_memory(device: Device, request: Request) -> bool:
 
 def _keep_for(candidates: tuple[Candidate, ...], waiter: Waiter) -> tuple[Candidate, ...]:
     record = waiter.record
+    named = tuple(c.device for c in candidates if c.device.uuid in record.could_use)
+    serving = eligible(record.request, named)
     useful = tuple(
-        c
-        for c in candidates
-        if c.device.uuid in record.could_use and _enough_memory(c.device, record.request)
+        c for c in candidates if c.device in serving and _enough_memory(c.device, record.request)
     )
     choice = choose(record.request, useful)
     free = tuple(c.device for c in useful if c.reason is None)
