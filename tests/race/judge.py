@@ -169,7 +169,10 @@ class Race:
         living = sorted(p.name for p in self.incarnations() if p.name not in self.gone)
         if not living:
             return
-        name = self.chance.choice(living)
+        some = self.chance.sample(living, min(len(living), 16))
+        # Every other time preferably one that has just reported a lease.
+        holding = [name for name in some if self.chance.random() < 0.5 and self.seems_to_hold(name)]
+        name = (holding or some)[0]
         _, pid, start = name.split("-")
         self.gone.add(name)
         # A pid may have a new owner by now: the descriptor stands for one process only.
@@ -182,6 +185,9 @@ class Race:
                     self.killed[name] = moment
             finally:
                 os.close(descriptor)
+
+    def seems_to_hold(self, name):
+        return (self.reports / name).read_bytes()[-LINE_BYTES:][:1] == b"H"
 
     def kill_everybody(self, contenders):
         contenders.kill()

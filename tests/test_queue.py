@@ -1,0 +1,136 @@
+"""The waiting rule: nobody takes a device that an earlier waiter could use."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.leases import Owner, Record, Waiter
+from jupyter_gpu.core.policy import Candidate, choose
+from jupyter_gpu.core.queue import keep_for_earlier
+from jupyter_gpu.core.request import Request
+
+GIB = 2**30
+
+
+def uuid(index):
+    return f"GPU-{index:02}"
+
+
+def candidates(reasons):
+    """A reason for each device: None where it is free."""
+    return tuple(
+        Candidate(Device(i, uuid(i), "H200", memory_total_bytes=140 * GIB), reason)
+        for i, reason in enumerate(reasons)
+    )
+
+
+def waiter(gpus, could_use=range(8), *, ticket=0, stalled=False, user="ada", **options):
+    record = Record(
+        id=f"{ticket:015x}",
+        owner=Owner("kernel"),
+        since="",
+        request=Request(gpus=gpus, **options),
+        ticket=ticket,
+        could_use=tuple(map(uuid, could_use)),
+    )
+    return Waiter(record, user, stalled)
+
+
+def free(kept):
+    return [c.device.index for c in kept if c.reason is None]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "waiters", "left"),
+    [
+        ([None] * 4, [], [0, 1, 2, 3]),
+        ([None] * 4, [waiter(1)], [1, 2, 3]),
+        ([None] * 4, [waiter(1), waiter(2, ticket=1)], [3]),
+        ([None] * 4, [waiter(4)], []),
+        (["leased", None, None, None], [waiter(4)], []),
+        (["leased", None, None, None], [waiter("all")], []),
+        ([None] * 4, [waiter("all")], []),
+        ([None] * 4, [waiter(1, could_use=[3])], [0, 1, 2]),
+        ([None, "leased", None, None], [waiter(2, could_use=[0, 1])], [2, 3]),
+        ([None] * 4, [waiter(4, stalled=True)], [0, 1, 2, 3]),
+        ([None] * 4, [waiter(1, could_use=[9])], [0, 1, 2, 3]),
+        ([None] * 4, [waiter(0)], [0, 1, 2, 3]),
+        ([None] * 4, [waiter("all", could_use=[])], [0, 1, 2, 3]),
+        ([None] * 4, [waiter(1, devices=("2",))], [0, 1, 3]),
+        ([None] * 4, [waiter(1, model="L4")], [0, 1, 2, 3]),
+    ],
+)
+def test_what_earlier_waiters_could_use_is_kept(reasons, waiters, left):
+    assert free(keep_for_earlier(candidates(reasons), waiters)) == left
+
+
+def test_a_device_that_is_kept_says_for_whom():
+    (kept,) = keep_for_earlier(candidates([None]), [waiter(2, user="ben")])
+    assert kept.reason == "kept for ben, who waits for 2 GPUs"
+
+
+def test_a_device_that_is_taken_keeps_its_reason():
+    (kept,) = keep_for_earlier(candidates(["leased"]), [waiter(1)])
+    assert kept.reason == "leased"
+
+
+def test_a_waiter_held_back_only_by_its_own_memory_limit_holds_nobody_back():
+    used = tuple(
+        dataclasses.replace(c, device=dataclasses.replace(c.device, memory_used_bytes=used))
+        for c, used in zip(candidates([None, None]), (GIB // 2, 0), strict=True)
+    )
+    picky = waiter(2, min_free_memory_bytes=140 * GIB)
+    assert free(keep_for_earlier(used, [picky])) == [0]
+
+
+REASONS = st.lists(st.sampled_from([None, None, "leased"]), min_size=1, max_size=8)
+WAITERS = st.lists(
+    st.builds(
+        waiter,
+        st.integers(1, 5) | st.just("all"),
+        st.sets(st.integers(0, 7)),
+        stalled=st.booleans(),
+    ),
+    max_size=5,
+)
+
+
+@given(REASONS, WAITERS)
+def test_nothing_is_ever_made_free(reasons, waiters):
+    before = candidates(reasons)
+    after = keep_for_earlier(before, waiters)
+    assert [c.device for c in after] == [c.device for c in before]
+    assert set(free(after)) <= set(free(before))
+
+
+@given(REASONS, WAITERS, st.integers(1, 8))
+def test_small_requests_never_push_a_large_earlier_one_back(reasons, waiters, wanted):
+    large = waiter(wanted, user="large")
+    before = candidates(reasons)
+    after = keep_for_earlier(before, [large, *waiters])
+    taken = choose(Request(gpus=1), after)
+    remaining = tuple(
+        dataclasses.replace(c, reason="leased") if taken and c.device in taken.devices else c
+        for c in before
+    )
+    could_start = choose(large.record.request, before) is not None
+    assert (choose(large.record.request, remaining) is not None) == could_start
+    if not could_start:
+        assert taken is None
+
+
+@given(REASONS, WAITERS)
+def test_a_waiter_that_could_start_keeps_no_more_than_it_needs(reasons, waiters):
+    before = candidates(reasons)
+    request = Request(gpus=1)
+    if choose(request, before) is not None:
+        assert len(free(keep_for_earlier(before, [waiter(1)]))) == len(free(before)) - 1
+
+
+@given(REASONS)
+def test_a_stopped_waiter_keeps_nothing(reasons):
+    before = candidates(reasons)
+    assert keep_for_earlier(before, [waiter(8, stalled=True)]) == before

@@ -1,0 +1,147 @@
+"""The words of a refusal."""
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.leases import Holdings, Lease, Owner, Record, Waiter
+from jupyter_gpu.core.policy import Candidate
+from jupyter_gpu.core.refusal import (
+    holder_in_words,
+    refusal,
+    short_holder,
+    since_in_words,
+)
+from jupyter_gpu.core.request import Request
+
+ZONE = timezone(timedelta(hours=2))
+NOW = datetime(2026, 12, 1, 11, 30, tzinfo=ZONE)
+
+
+def candidates(*reasons):
+    return tuple(
+        Candidate(Device(i, f"GPU-{i:02}", "NVIDIA H200"), reason)
+        for i, reason in enumerate(reasons)
+    )
+
+
+def lease(*indices, number=1, user="ada", state="active", note=None, **owner):
+    record = Record(
+        id=f"{number:015x}",
+        owner=Owner("kernel", **owner),
+        since="2026-12-01T07:12:00+00:00",
+        uuids=tuple(f"GPU-{i:02}" for i in indices),
+        indices=indices,
+    )
+    return Lease(record, user, state, note=note)
+
+
+@pytest.mark.parametrize(
+    ("owner", "words", "short"),
+    [
+        ({"notebook": "/home/ada/a b.ipynb"}, "/home/ada/a b.ipynb", "a b.ipynb"),
+        ({"command": "python train.py"}, "python train.py", "python train.py"),
+        ({"kernel_id": "0123456789abcdef"}, "kernel 01234567", "kernel 01234567"),
+        ({}, "a program", "a program"),
+        ({"notebook": "a.ipynb", "command": "python"}, "a.ipynb", "a.ipynb"),
+    ],
+)
+def test_a_holder_is_its_notebook_or_its_command_or_its_kernel(owner, words, short):
+    assert holder_in_words(Owner("kernel", **owner)) == words
+    assert short_holder(Owner("kernel", **owner)) == short
+
+
+@pytest.mark.parametrize(
+    ("since", "words"),
+    [
+        ("2026-12-01T07:12:00+00:00", "09:12"),
+        ("2026-11-30T23:30:00+00:00", "01:30"),
+        ("2026-11-30T16:40:00+00:00", "yesterday 18:40"),
+        ("2026-10-05T16:40:00+00:00", "2026-10-05 18:40"),
+        ("", "–"),
+        ("soon", "–"),
+        ("1999-01-01T00:00:00+00:00", "1999-01-01 02:00"),
+        ("0001-01-01T00:00:00+14:00", "–"),
+        ("9999-12-31T23:59:59+00:00", "–"),
+    ],
+)
+def test_a_time_is_said_as_a_person_says_it(since, words):
+    assert since_in_words(since, NOW) == words
+
+
+@given(st.text() | st.datetimes().map(datetime.isoformat))
+def test_any_time_can_be_said(since):
+    assert since_in_words(since, NOW)
+
+
+def test_a_refusal_says_what_was_asked_who_holds_it_and_what_to_do():
+    holdings = Holdings(leases=(lease(0, 1, notebook="/home/ada/train.ipynb"),))
+    message = refusal(Request(), candidates("leased", "leased"), holdings, NOW)
+    assert message.splitlines() == [
+        "No GPU is free (2 on this machine).",
+        "  0, 1  ada  /home/ada/train.ipynb  since 09:12",
+        "To wait for a device, start it again with  wait: 30m",
+    ]
+
+
+def test_what_is_free_but_too_few_is_offered():
+    holdings = Holdings(leases=(lease(0, command="python train.py"),))
+    message = refusal(Request(gpus=2), candidates("leased", None), holdings, NOW)
+    assert "  1  free, but 2 are needed" in message.splitlines()
+    assert message.splitlines()[-1] == "Or take 1: pick a kernel with 1 GPU."
+
+
+def test_each_lease_is_told_once_and_each_other_obstacle_in_its_words():
+    holdings = Holdings(leases=(lease(0, 2, number=1), lease(1, number=2, user=None)))
+    some = candidates("leased", "leased", "leased", "only 3.0 GiB free")
+    lines = refusal(Request(), some, holdings, NOW).splitlines()
+    assert lines[1:4] == [
+        "  0, 2  ada  a program  since 09:12",
+        "  1  unknown user  a program  since 09:12",
+        "  3  only 3.0 GiB free",
+    ]
+
+
+def test_a_draining_lease_says_what_keeps_it():
+    holdings = Holdings(leases=(lease(0, state="draining", note="kept by process 7 (python)"),))
+    message = refusal(Request(), candidates("leased"), holdings, NOW)
+    assert "since 09:12, draining (kept by process 7 (python))" in message
+
+
+def test_a_device_that_nobody_claims_says_so():
+    message = refusal(Request(), candidates("leased"), Holdings(unclaimed=("GPU-00",)), NOW)
+    assert "  0  leased by a process that has left no record" in message
+
+
+def test_those_who_wait_before_are_counted_and_notes_are_told():
+    waiting = Waiter(lease().record, "ben")
+    message = refusal(
+        Request(), candidates("leased"), Holdings(waiters=(waiting,)), NOW, ("A note.",)
+    )
+    assert "Waiting before this one: 1." in message.splitlines()
+    assert "A note." in message.splitlines()
+
+
+def test_named_devices_are_named():
+    message = refusal(Request(devices=("1",)), candidates("leased", "leased"), Holdings(), NOW)
+    assert message.startswith("No GPU is free (1 GPU out of 1; 2 on this machine).")
+
+
+def test_all_means_as_many_as_work():
+    message = refusal(Request(gpus="all"), candidates("leased", None), Holdings(), NOW)
+    assert message.startswith("No 2 GPUs are free (2 on this machine).")
+
+
+REASONS = st.lists(st.sampled_from([None, "leased", "lost"]), min_size=1, max_size=8)
+
+
+@given(REASONS, st.integers(1, 9) | st.just("all"))
+def test_a_refusal_always_says_what_and_what_to_do(reasons, gpus):
+    message = refusal(Request(gpus=gpus), candidates(*reasons), Holdings(), NOW)
+    assert message.startswith("No ")
+    assert "wait: 30m" in message
+    assert "%" not in message
+    assert max(map(len, message.splitlines())) < 100
