@@ -80,8 +80,14 @@ def _read_leases(environ: Mapping[str, str], inventory: Inventory) -> tuple[Hold
 
 
 def _processes_on(inventory: Inventory) -> tuple[SeenProcess, ...]:
-    pids = {process.pid for device in inventory.devices for process in device.processes}
-    infos = (processes.look(pid) for pid in sorted(pids))
+    simulated = inventory.source == "simulated"
+    places = {
+        process.pid: device.minor for device in inventory.devices for process in device.processes
+    }
+    infos = (
+        processes.named_by_driver(pid, minor, simulated=simulated)
+        for pid, minor in sorted(places.items())
+    )
     return tuple(
         SeenProcess(info.pid, info.user, info.command) for info in infos if info is not None
     )

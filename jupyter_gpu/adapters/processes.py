@@ -19,6 +19,8 @@ if sys.platform != "win32":
     import pwd
 
 _COMMAND_LENGTH = 200
+# PROC_PID_INIT_INO of linux/proc_ns.h: the inode of the first pid namespace, always.
+_HOST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,28 @@ def look(pid: int) -> ProcessInfo | None:
         state=fields[0].decode(),
         command=clean(command.decode(errors="replace"))[:_COMMAND_LENGTH],
     )
+
+
+def named_by_driver(pid: int, minor: int | None, *, simulated: bool = False) -> ProcessInfo | None:
+    """Return the process that the driver library means by a pid, or None when it is not here.
+
+    The driver library tells the host's pids. In another pid namespace (a container) such a number
+    may belong to an unrelated process: there it counts only if it has the device open.
+    """
+    info = look(pid)
+    if info is None or simulated or pid_namespace() in (None, _HOST_PID_NAMESPACE):
+        return info
+    return info if _has_open(pid, f"/dev/nvidia{minor}") else None
+
+
+def _has_open(pid: int, path: str) -> bool:
+    folder = f"/proc/{pid}/fd"
+    with contextlib.suppress(OSError):  # not ours to look into, or gone
+        for descriptor in os.listdir(folder):  # noqa: PTH208
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if os.readlink(f"{folder}/{descriptor}") == path:  # noqa: PTH115
+                    return True
+    return False
 
 
 def reference(pid: int) -> ProcessRef:

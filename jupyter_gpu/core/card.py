@@ -73,7 +73,9 @@ def obstacle(
         if _MPS_SERVER not in info.command:
             return Obstacle(f"used without a lease by {info.user}: {process.pid} {info.command}")
     used = device.memory_used_bytes
-    if used is not None and used > UNEXPLAINED_MEMORY_BYTES and not device.processes:
+    # A desktop on the display's GPU uses memory without being a compute process.
+    explained = bool(device.processes) or device.display
+    if used is not None and used > UNEXPLAINED_MEMORY_BYTES and not explained:
         held = f"{in_gib(used)} GiB in use by no process that can be seen"
         return Obstacle(held, passing=True)
     free = device.memory_free_bytes
