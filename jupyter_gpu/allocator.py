@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from types import TracebackType
 
-from jupyter_gpu.adapters import processes
+from jupyter_gpu.adapters import locks, processes
 from jupyter_gpu.adapters.claim import Claim
 from jupyter_gpu.adapters.machine import Machine, find_machine, is_simulated
 from jupyter_gpu.adapters.place import Place, find_place
@@ -20,7 +20,7 @@ from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.card import obstacle
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.environment import variables
-from jupyter_gpu.core.errors import NoDeviceAvailable
+from jupyter_gpu.core.errors import ImpossibleRequest, NoDeviceAvailable
 from jupyter_gpu.core.layout import new_lease_id
 from jupyter_gpu.core.leases import Holdings, Owner, Record
 from jupyter_gpu.core.policy import Candidate, Choice, choose, eligible, require_possible
@@ -37,6 +37,11 @@ HEAD_LOOKS_EVERY_SECONDS = 0.05
 OTHERS_LOOK_EVERY_SECONDS = 0.25
 _SIGN_OF_LIFE_SECONDS = 1.0
 _TRIES = 4
+_NOT_EXCLUSIVE = "These GPUs are not exclusive here: this system has no suitable locks."
+_NOT_CHOSEN = (
+    "The kernel sees whatever there is. Nothing is exclusive here: this system has no\n"
+    "suitable locks."
+)
 
 
 class Acquisition:
@@ -141,11 +146,11 @@ class Acquisition:
             nothing = Inventory("none")
             environment = variables((), nothing, self.request.identifiers, self._environ)
             return HeldLease(Grant((), environment))
-        if self._store is None:
+        if self._store is None and locks.possible():
             self._store = LeaseStore(self._place, write=True)
         inventory = self._machine.read(sensors=False)
         pool = find_pool(inventory, self._limits, self._environ, self._store)
-        if not self._store.supported:
+        if self._store is None or not self._store.supported:
             return self._without_locks(inventory, pool)
         require_possible(self.request, inventory, pool.devices, pool.limited_by)
         if self._claim is not None and self._claim.ancestors != pool.ancestors:
@@ -212,11 +217,12 @@ class Acquisition:
         return keep_for_earlier(tuple(candidates), before)
 
     def _on_card(self, device: Device, pool: Pool) -> Candidate:
-        known = {
-            process.pid: info
+        simulated = is_simulated(self._environ)
+        infos = (
+            processes.named_by_driver(process.pid, device.minor, simulated=simulated)
             for process in device.processes
-            if (info := processes.look(process.pid)) is not None
-        }
+        )
+        known = {info.pid: info for info in infos if info is not None}
         found = obstacle(
             device,
             known,
@@ -308,13 +314,17 @@ class Acquisition:
     def _without_locks(self, inventory: Inventory, pool: Pool) -> HeldLease:
         """Choose without leasing, where this system has no such locks: kernels still start."""
         choice = choose(self.request, tuple(self._on_card(d, pool) for d in pool.devices))
-        devices = () if choice is None else choice.devices
-        environment = (
-            variables(devices, inventory, self.request.identifiers, self._environ)
-            if devices
-            else {}
-        )
-        return HeldLease(Grant(devices, environment))
+        if choice is not None:
+            environment = variables(
+                choice.devices, inventory, self.request.identifiers, self._environ
+            )
+            return HeldLease(Grant(choice.devices, environment, caution=_NOT_EXCLUSIVE))
+        try:
+            require_possible(self.request, inventory, pool.devices, pool.limited_by)
+            why = f"{self.request.in_words()}: not free now."
+        except ImpossibleRequest as error:
+            why = str(error)
+        return HeldLease(Grant((), {}, caution=f"No GPU was chosen. {why}\n{_NOT_CHOSEN}"))
 
 
 def acquire_now(acquisition: Acquisition) -> HeldLease:

@@ -136,9 +136,7 @@ def _lease_here(arguments: Arguments) -> str | None:
     for name in set(os.environ) - set(environment):
         del os.environ[name]
     _keep(lease)
-    if lease.devices and not lease.exclusive:
-        return "These GPUs are not exclusive here: this system has no suitable locks."
-    return None
+    return lease.caution
 
 
 _FOR_EVER_SECONDS = 10**8

@@ -22,7 +22,8 @@ from jupyter_gpu.core.leases import Owner, ProcessRef, Record
 class Grant:
     """What an allocator granted: the devices, the variables, and the words about it.
 
-    ``limits`` are sentences about what the pool was cut down to, and why.
+    ``limits`` are sentences about what the pool was cut down to, and why; ``caution`` one for the
+    person where this system has no locks, so that nothing is leased.
     """
 
     devices: tuple[Device, ...]
@@ -31,6 +32,7 @@ class Grant:
     claim: Claim | None = None
     limits: tuple[str, ...] = ()
     waited_seconds: float = 0.0
+    caution: str | None = None
 
 
 class HeldLease:
@@ -93,6 +95,11 @@ class HeldLease:
     def limits(self) -> tuple[str, ...]:
         """Sentences about what the pool was cut down to."""
         return self._grant.limits
+
+    @property
+    def caution(self) -> str | None:
+        """What the person must be told where this system has no locks; else None."""
+        return self._grant.caution
 
     @property
     def waited_seconds(self) -> float:

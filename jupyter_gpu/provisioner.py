@@ -229,8 +229,7 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         lease = self._lease
         assert lease is not None, "called after leasing"
         words = [f"The pool of GPUs is limited by {limit}." for limit in lease.limits]
-        if lease.devices and not lease.exclusive:
-            words.append("These GPUs are not exclusive here: this system has no suitable locks.")
+        words += [] if lease.caution is None else [lease.caution]
         return "\n".join(words) or None
 
     def _lease_processes(self) -> tuple[object, ...]:

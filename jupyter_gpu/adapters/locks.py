@@ -24,9 +24,14 @@ _GETLK, _SETLK = 36, 37
 _FLOCK = struct.Struct("hhqqi4x")
 
 
+def possible() -> bool:
+    """Return whether a system of this kind can have such locks at all."""
+    return sys.platform == "linux" and struct.calcsize("P") >= struct.calcsize("q")
+
+
 def supported(fd: int) -> bool:
     """Return whether this system has such locks on the file behind ``fd``; takes none."""
-    if sys.platform != "linux" or struct.calcsize("P") < struct.calcsize("q"):
+    if not possible():
         return False
     try:
         first_lock(fd, Range(0, 1))

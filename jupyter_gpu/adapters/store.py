@@ -99,7 +99,11 @@ class LeaseStore:
     @property
     def supported(self) -> bool:
         """Whether this system has the locks that leases are made of, on this file."""
-        return self._fd is None or locks.supported(self._fd)
+        if self._fd is not None:
+            return locks.supported(self._fd)
+        # Nothing is leased here yet: ask about a file that is always there.
+        with open(os.devnull, "rb") as file:  # noqa: PTH123 - as above
+            return locks.supported(file.fileno())
 
     def new_claim(self, ancestors: tuple[str, ...] = ()) -> Claim:
         """Return a claim with a lease id of its own and no devices yet.
