@@ -144,6 +144,12 @@ class StartedByArgv(Kernel):
         """What has come out of its standard error, as on the front end's terminal."""
         return self.stderr.read_text(encoding="utf-8")
 
+    def wait_until_ready(self):
+        try:
+            return super().wait_until_ready()
+        except RuntimeError as error:
+            pytest.fail(f"{error}; the process ended with {self.process.poll()}:\n{self.said()}")
+
     def shut_down(self):
         """End it as front ends do, and return its exit status."""
         self.client.shutdown()
@@ -155,15 +161,17 @@ class StartedByArgv(Kernel):
         super().close()
 
 
-def argv_of(name, connection_file, *, put="-f X", options=()):
+def argv_of(name, connection_file, *, put="-f X", options=(), run=None):
     """The command of a kernelspec as a front end starts it.
 
     ``put`` is how it gives the connection file: in its place, or last in one word as VS Code does.
+    ``run`` is what Python runs instead of the wrapper's module.
     """
     argv = json.loads((KERNELSPECS / name / "kernel.json").read_text(encoding="utf-8"))["argv"]
     assert argv[0] == "python"
     assert argv[-2:] == ["-f", "{connection_file}"]
-    argv[0] = sys.executable
+    assert argv[1:3] == ["-m", "jupyter_gpu.kernel"]
+    argv[:3] = [sys.executable, *(run or argv[1:3])]
     if put == "-f X":
         argv[-2:] = [*options, "-f", str(connection_file)]
     else:
@@ -171,7 +179,7 @@ def argv_of(name, connection_file, *, put="-f X", options=()):
     return argv
 
 
-def start_argv(folder, name="pytorch-1gpu", *, put="-f X", options=(), environ=None):
+def start_argv(folder, name="pytorch-1gpu", *, put="-f X", options=(), run=None, environ=None):
     """Start a kernel by the ``argv`` of kernel.json; returns the process, not yet ready."""
     number = len(list(folder.glob("kernel-*.json")))
     kernel_id = f"0000000{number}-0000-4000-8000-000000000000"
@@ -179,7 +187,7 @@ def start_argv(folder, name="pytorch-1gpu", *, put="-f X", options=(), environ=N
     stderr = folder / f"stderr-{number}"
     with stderr.open("wb") as sink:
         process = subprocess.Popen(
-            argv_of(name, file, put=put, options=options),
+            argv_of(name, file, put=put, options=options, run=run),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=sink,
