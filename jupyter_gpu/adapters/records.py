@@ -16,7 +16,6 @@ from jupyter_gpu.adapters.place import RECORDS_NAME, Place
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.leases import RECORD_SIZE_LIMIT, Record, clean
 
-_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 # The record of a lease, also while it is being written.
 _RECORD_NAME = re.compile(r"\.?([0-9a-f]{15})\.json(?:\.[0-9a-f]{8})?")
 _RECENT_NOTEBOOKS = 100
@@ -68,7 +67,9 @@ class RecordDirectory:
             status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode) or status.st_size > RECORD_SIZE_LIMIT:
                 return None
-            with os.fdopen(os.open(name, _READ_FLAGS, dir_fd=self._fd), "rb") as file:
+            # Named here, because Windows lacks them and has to be able to import this.
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+            with os.fdopen(os.open(name, flags, dir_fd=self._fd), "rb") as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     return None
