@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import stat
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +61,11 @@ def find_place(environ: Mapping[str, str], *, simulated: bool) -> Place:
 
 def _shared_memory() -> Path:
     parent = SHARED_DIRECTORY.parent
-    return parent if parent.is_dir() else Path(tempfile.gettempdir())
+    if parent.is_dir():
+        return parent
+    import tempfile  # noqa: PLC0415 - readers have to be quick, and rarely need it
+
+    return Path(tempfile.gettempdir())
 
 
 def filesystem_type(path: Path) -> str | None:
@@ -111,6 +114,8 @@ def open_directory(place: Place, *, create: bool) -> int | None:
 
 def _make(place: Place) -> None:
     # Made complete under another name, then renamed: whoever finds it finds all of it.
+    import tempfile  # noqa: PLC0415 - readers have to be quick, and never need it
+
     try:
         place.directory.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=".jupyter-gpu-", dir=place.directory.parent))
@@ -140,6 +145,8 @@ def furnish(directory: Path) -> None:
     """
     lock, records, layout = (directory / name for name in (LOCK_NAME, RECORDS_NAME, LAYOUT_NAME))
     if not os.path.lexists(layout):
+        import tempfile  # noqa: PLC0415 - readers have to be quick, and never need it
+
         fd, name = tempfile.mkstemp(prefix=".layout-", dir=directory)
         try:
             with os.fdopen(fd, "wb") as file:

@@ -7,8 +7,9 @@ These sentences are that message. A value that says what it means gets none.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
+
+from jupyter_gpu.core.spelling import is_misspelt
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -23,10 +24,6 @@ _SEVERAL_MIG_DRIVER = 570
 _SHOWN_CHARACTERS = 56  # room for the longest name of a MIG device
 _SHOWN_ITEMS = 4
 _LONGEST_RANGE = 64
-# Two wrong letters in twenty count; TPU_VISIBLE_DEVICES and its like are further away.
-_LEAST_LIKENESS = 0.9
-_MISSPELT_PREFIX = "CUDA_VIS"
-_OTHER_MAKERS = ("HIP_", "ROCR_", "MUSA_", "NVIDIA_")
 _GLOBAL_IDS = {
     "SLURM_STEP_GPUS": "the scheduler's number",
     "SLURM_JOB_GPUS": "the scheduler's number",
@@ -35,16 +32,17 @@ _GLOBAL_IDS = {
 _NOTHING = {"none", "void", "nodevfiles", "null", "nil", "no", "false", "cpu", "nan"}
 _EVERYTHING = {"all", "any", "auto"}
 _ALL_IS = f"is a word for containers (NVIDIA_VISIBLE_DEVICES); unset {VARIABLE} to see all"
-_UUID_LIKE = re.compile(r"(?i)[ \t\n\v\f\r]*(?:GPU|MIG)-")
-_BARE_UUID = re.compile(r"(?i)[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]*")
-_FRAMEWORK_NAME = re.compile(r"(?i)(?:cuda|gpu|device|(?:/dev/)?nvidia)[: ]?([0-9]+)")
-_NUMBER_AND_TAIL = re.compile(r"[ \t\n\v\f\r]*[+-]?([0-9]+)(.*)", re.DOTALL)
-_UUID_AND_TAIL = re.compile(r"(?:GPU|MIG)-[0-9A-Fa-f-]*(.*)", re.DOTALL)
-_RANGE = re.compile(r"[ \t\n\v\f\r]*([0-9]{1,9})\s*(?:-|\.\.\.?|–)\s*([0-9]{1,9})\s*")
-_SEPARATED = re.compile(r"(?:\s*[;:|/+&，、；]\s*|\s+)(?:[0-9]|GPU-|MIG-)")
+# Compiled at first use: a value that says what it means needs few of them.
+_UUID_LIKE = r"(?i)[ \t\n\v\f\r]*(?:GPU|MIG)-"
+_BARE_UUID = r"(?i)[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]*"
+_FRAMEWORK_NAME = r"(?i)(?:cuda|gpu|device|(?:/dev/)?nvidia)[: ]?([0-9]+)"
+_NUMBER_AND_TAIL = r"(?s)[ \t\n\v\f\r]*[+-]?([0-9]+)(.*)"
+_UUID_AND_TAIL = r"(?s)(?:GPU|MIG)-[0-9A-Fa-f-]*(.*)"
+_RANGE = r"[ \t\n\v\f\r]*([0-9]{1,9})\s*(?:-|\.\.\.?|–)\s*([0-9]{1,9})\s*"
+_SEPARATED = r"(?:\s*[;:|/+&，、；]\s*|\s+)(?:[0-9]|GPU-|MIG-)"
 _QUOTES = "'\"`‘’“”"
 _BRACKETS = "()[]{}<>"
-_GOOD_LIST = re.compile(r"[0-9]+(,[0-9]+)*|(GPU|MIG)-[^,\s]+(,(GPU|MIG)-[^,\s]+)*")
+_GOOD_LIST = r"[0-9]+(,[0-9]+)*|(GPU|MIG)-[^,\s]+(,(GPU|MIG)-[^,\s]+)*"
 
 
 def value_notes(
@@ -134,14 +132,16 @@ def _text_notes(
     yield from shapes[:_SHOWN_ITEMS]
     mended = _mended(value)
     odd = shapes or any(character in value for character in _QUOTES + _BRACKETS)
-    if mended is not None and (odd or _FRAMEWORK_NAME.fullmatch(value.partition(",")[0].strip())):
+    if mended is not None and (
+        odd or re.fullmatch(_FRAMEWORK_NAME, value.partition(",")[0].strip())
+    ):
         yield f"Write {mended} if that is what you meant."
 
 
 def _first_unreadable(value: str) -> str | None:
     """Return why no machine could read the first entry, or None where some machine might."""
     text = value.partition(",")[0]
-    if text.startswith(("GPU-", "MIG-")) or _NUMBER_AND_TAIL.match(text) or not text.strip():
+    if text.startswith(("GPU-", "MIG-")) or re.match(_NUMBER_AND_TAIL, text) or not text.strip():
         return None
     return f"{_why_no_device(text)}."
 
@@ -182,7 +182,7 @@ def _why_other_kind(entry: Entry, reading: Reading) -> str:
     if entry.end == "no number":
         return _why_no_device(entry.text)
     text, by_number = _quoted(entry.text), any(read.number is not None for read in reading.entries)
-    if _UUID_LIKE.match(entry.text) and not by_number:
+    if re.match(_UUID_LIKE, entry.text) and not by_number:
         return f"A blank before {text} makes CUDA stop reading"
     begun = "numbers" if by_number else "UUIDs"
     return f"A list is all numbers or all UUIDs, and {text} ends the {begun}"
@@ -196,10 +196,10 @@ def _why_no_device(text: str) -> str:
         (bare.lower() in _EVERYTHING, f"{shown} {_ALL_IS}"),
         (bare[0] in _QUOTES, "The quotes are part of the value, and CUDA reads none"),
         (bare[0] in _BRACKETS, "CUDA reads no brackets"),
-        (_FRAMEWORK_NAME.fullmatch(bare), f"CUDA reads plain numbers, and {shown} is a name"),
-        (_BARE_UUID.match(bare), f'{shown} has no "GPU-" before it'),
+        (re.fullmatch(_FRAMEWORK_NAME, bare), f"CUDA reads plain numbers, and {shown} is a name"),
+        (re.match(_BARE_UUID, bare), f'{shown} has no "GPU-" before it'),
         (bare.startswith(("GPU-", "MIG-")), f"A blank before {shown} makes CUDA stop reading"),
-        (_UUID_LIKE.match(bare), f'{shown} needs its prefix in capitals, "GPU-" or "MIG-"'),
+        (re.match(_UUID_LIKE, bare), f'{shown} needs its prefix in capitals, "GPU-" or "MIG-"'),
     )
     fallback = f"{shown} is neither a device number nor a UUID"
     return next((reason for fits, reason in reasons if fits), fallback)
@@ -238,7 +238,7 @@ def _global_id(entry: Entry, environment: Mapping[str, str]) -> str:
         return ""
     for name, whose in _GLOBAL_IDS.items():
         for item in environment.get(name, "").split(","):
-            ends = _RANGE.fullmatch(item)
+            ends = re.fullmatch(_RANGE, item)
             first, last = ends.groups() if ends else (item.strip(), item.strip())
             if re.fullmatch(r"[0-9]{1,9}", first) and int(first) <= entry.number <= int(last):
                 return f" {entry.number} is {whose} ({name}); here CUDA counts from 0."
@@ -248,23 +248,25 @@ def _global_id(entry: Entry, environment: Mapping[str, str]) -> str:
 def _shape_notes(text: str) -> Iterator[str]:
     """Yield what CUDA reads in an entry that says more than it reads."""
     shown = _quoted(text)
-    uuid = _UUID_AND_TAIL.match(text)
+    uuid = re.match(_UUID_AND_TAIL, text)
     if uuid is not None:
         tail = "" if text.startswith("MIG-GPU-") else uuid[1].strip()
         if tail:
-            why = "Only commas separate" if _SEPARATED.match(uuid[1]) else "Only the UUID is read"
+            why = (
+                "Only commas separate" if re.match(_SEPARATED, uuid[1]) else "Only the UUID is read"
+            )
             yield f"{why}: CUDA ignores {_quoted(tail)}."
         return
-    number = _NUMBER_AND_TAIL.match(text)
+    number = re.match(_NUMBER_AND_TAIL, text)
     if number is None:
         return
     digits, tail = number[1].lstrip("0") or "0", number[2]
     what = f"{shown} is {_shortened(digits)}"
-    if _BARE_UUID.match(text.strip()):
+    if re.match(_BARE_UUID, text.strip()):
         yield f'{shown} has no "GPU-" before it, so CUDA reads the number {digits}.'
-    elif _RANGE.fullmatch(text):
+    elif re.fullmatch(_RANGE, text):
         yield f"Ranges are not read by CUDA: {what}."
-    elif _SEPARATED.match(tail):
+    elif re.match(_SEPARATED, tail):
         yield f"Only commas separate devices: {what}."
     elif tail[:1] in ("x", "X"):
         yield f"Hexadecimal is not read by CUDA: {what}."
@@ -279,7 +281,7 @@ def _mended(value: str) -> str | None:
     plain = "".join(character for character in value if character not in _QUOTES + _BRACKETS)
     items: list[str] = []
     for text in plain.split(","):
-        name, ends = _FRAMEWORK_NAME.fullmatch(text.strip()), _RANGE.fullmatch(text)
+        name, ends = re.fullmatch(_FRAMEWORK_NAME, text.strip()), re.fullmatch(_RANGE, text)
         if ends and 0 <= int(ends[2]) - int(ends[1]) < _LONGEST_RANGE:
             items.extend(str(number) for number in range(int(ends[1]), int(ends[2]) + 1))
         else:
@@ -288,7 +290,7 @@ def _mended(value: str) -> str | None:
     mended = ",".join(items)
     if mended == value.strip() or len(set(items)) < len(items):
         return None
-    return mended if _GOOD_LIST.fullmatch(mended) else None
+    return mended if re.fullmatch(_GOOD_LIST, mended) else None
 
 
 def _number_notes(reading: Reading, inventory: Inventory) -> Iterator[str]:
@@ -351,18 +353,8 @@ def _order_notes(
 
 def _misspelt_names(environment: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(environment):
-        if _is_misspelt(name):
+        if is_misspelt(name, VARIABLE):
             yield f"CUDA does not read {_quoted(name)}: did you mean {VARIABLE}?"
-
-
-def _is_misspelt(name: str) -> bool:
-    upper = name.upper()
-    # CUDA_VISIBLE_DEVICES_SAVED and OLD_CUDA_VISIBLE_DEVICES are somebody's own, on purpose.
-    own = upper.startswith(f"{VARIABLE}_") or upper.endswith(f"_{VARIABLE}")
-    if name == VARIABLE or own or upper.startswith(_OTHER_MAKERS):
-        return False
-    near = get_close_matches(upper, (VARIABLE,), cutoff=_LEAST_LIKENESS)
-    return upper.startswith(_MISSPELT_PREFIX) or bool(near)
 
 
 def _uncounted(inventory: Inventory) -> list[Device]:
