@@ -107,6 +107,15 @@ def _locked(lock):
 
 
 @pytest.fixture
+def needs_root():
+    """Skip a test that needs several users where there is only one, except in CI."""
+    if getattr(os, "getuid", lambda: 1)() != 0:
+        if os.environ.get("CI"):
+            pytest.fail("CI runs these tests as root: they need processes of several users")
+        pytest.skip("needs root, for processes of several users")
+
+
+@pytest.fixture
 def simulate(monkeypatch, tmp_path_factory):
     """Put a simulated machine in place: ``simulate("8xH200")``, or a description as a dict.
 
