@@ -137,7 +137,7 @@ def _from_file(description: str) -> Inventory:
             f"JUPYTER_GPU_SIMULATE={description}: neither a machine such as 4xH200 or "
             "2xH200+1xL4 nor a file."
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # endless nesting, or ~nobody
         raise SimulationError(f"JUPYTER_GPU_SIMULATE={description}: {error}") from error
     try:
         return _from_data(data)
