@@ -91,8 +91,9 @@ def run(rounds: int, environment: Mapping[str, str], where: str) -> pairs.Report
         "JUPYTER_NO_CONFIG": "1",
     }
     try:
+        changed = pairs.child_environment(**places, **environment)
         os.environ.clear()
-        os.environ.update({**pairs.child_environment(), **places, **environment})
+        os.environ.update(changed)
         starter = Starter(write_kernelspecs(folder / "kernels"))
         first_ms = starter.first_reply_ms("pytorch-1gpu")
         kernels = {

@@ -75,9 +75,10 @@ def surroundings(environment: Mapping[str, str]) -> Iterator[Path]:
     parent = "/dev/shm" if os.path.isdir("/dev/shm") else None
     folder = Path(tempfile.mkdtemp(prefix="jupyter-gpu-bench-", dir=parent))
     try:
+        places = {"JUPYTER_GPU_LEASE_DIR": str(folder / "leases")}
+        changed = pairs.child_environment(**environment, **places)
         os.environ.clear()
-        os.environ.update(pairs.child_environment(**environment))
-        os.environ["JUPYTER_GPU_LEASE_DIR"] = str(folder / "leases")
+        os.environ.update(changed)
         yield folder
     finally:
         os.environ.clear()

@@ -42,17 +42,15 @@ n.nvmlShutdown()
 _SHELL = """
 import sys, time, ipykernel.kernelapp
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
 from traitlets.config import Config
 settings = Config()
 settings.HistoryManager.hist_file = ":memory:"
 shell = InteractiveShell.instance(config=settings)
 def clocked(magic, line):
     began = time.perf_counter()
-    with capture_output() as captured:
-        shell.run_line_magic(magic, line)
-    took = (time.perf_counter() - began) * 1000
-    return took, captured.stdout + "".join(map(repr, captured.outputs))
+    result = shell.run_line_magic(magic, line)
+    shown = shell.display_formatter.format(result)[0] if result is not None else {}
+    return (time.perf_counter() - began) * 1000, str(shown)
 """
 _LOAD = _SHELL + "print(clocked('load_ext', sys.argv[1])[0])"
 _WARM = (
