@@ -10,7 +10,8 @@
     ├── UsageError (ValueError)            a command or magic was called wrongly: exit 2
     ├── StoreError (OSError)               the lease directory cannot be used: exit 1
     ├── MissingPackage (ImportError)       an optional package is not installed: exit 1
-    └── KernelspecError (RuntimeError)     a kernelspec cannot be installed or removed: exit 1
+    ├── KernelspecError (RuntimeError)     a kernelspec cannot be installed or removed: exit 1
+    └── CommandError (OSError)             run's command cannot be started: exit 127 or 126
 
 An error holds its data and writes its own sentence: what was asked, what was found, what to do.
 """
@@ -85,3 +86,12 @@ class MissingPackage(GPUError, ImportError):
 
 class KernelspecError(GPUError, RuntimeError):
     """A kernelspec could not be installed, found or removed."""
+
+
+class CommandError(GPUError, OSError):
+    """The command of ``run`` cannot be found (exit 127) or started (126), as shells tell it."""
+
+    def __init__(self, command: str, reason: str | None = None) -> None:
+        self.command = command
+        self.exit_code = 127 if reason is None else 126
+        GPUError.__init__(self, f"{command}: {reason or 'there is no such command'}.")

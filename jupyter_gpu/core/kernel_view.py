@@ -108,7 +108,9 @@ def _row(row: InForce, overview: Overview, process: KernelProcess) -> tuple[str,
     device = overview.inventory.find(row.uuid) if row.uuid is not None else None
     if device is None:
         return (name, "–", "–", "", "–")
-    own = sum(p.memory_bytes or 0 for p in device.processes if p.pid == process.pid)
+    # In a container a pid may mean another process: overview.seen has only those meant.
+    mine = [p for p in device.processes if p.pid == process.pid and p.pid in overview.known]
+    own = sum(p.memory_bytes or 0 for p in mine)
     return (
         name,
         model_words(device),
@@ -194,4 +196,4 @@ def others_words(overview: Overview) -> str:
     parts = [f"{listed(d.index for d in devices)} {words}" for words, devices in groups.items()]
     if not parts:
         return ""
-    return f"{'All' if own is None else 'Others'}: {' · '.join(parts)}"
+    return f"{'Devices' if own is None else 'Others'}: {' · '.join(parts)}"

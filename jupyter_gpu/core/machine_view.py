@@ -87,7 +87,7 @@ def who_view(overview: Overview, now: datetime) -> View:
         title=title,
         machine=machine_words(overview.inventory),
         tables=tuple(tables),
-        lines=(f"{'Others' if leases else 'All'}: {rest}",) if rest else (),
+        lines=(f"Not leased: {rest}",) if rest else (),
         notes=machine_notes(overview.inventory, overview.leasing),
     )
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 from jupyter_gpu.core.view import Table, View
 
 WIDTH = 80
 _GAP = "  "
+_UNDER = " " * 6
 _LEAST_NAME = 6
 _LEAST_LAST = 16
+_BESIDE = 32  # a last cell that would wrap in less room than this stands under its row
+_BREAK = re.compile(r"(?<!\b\d,)(?<!\b\d\d,) ")  # indices stay together: "1, 2 bob"
 
 
 def as_text(view: View) -> str:
@@ -41,7 +45,7 @@ def wrapped(text: str, *, width: int = WIDTH, indent: str = "  ") -> list[str]:
     """Break a text at blanks into lines of a width, all but the first indented."""
     lines: list[str] = []
     current = ""
-    for word in text.split(" "):
+    for word in _BREAK.split(text):
         longer = f"{current} {word}" if current.strip() else f"{current}{word}"
         if columns(longer) <= width:
             current = longer
@@ -83,10 +87,17 @@ def _table(table: Table) -> list[str]:
         room = WIDTH - others - least_last - len(_GAP) * len(kept)
         widths[shrinking] = min(widths[shrinking], max(room, _LEAST_NAME))
     before = sum(widths[n] for n in kept[:-1]) + len(_GAP) * len(kept)
+    room = WIDTH - before
+    below = widths[last] > room and room < _BESIDE
     lines: list[str] = []
     for row in table.rows:
         cells = [_padded(row[n], widths[n], right=table.columns[n].right) for n in kept[:-1]]
-        first, *more = wrapped(row[last], width=max(WIDTH - before, _LEAST_LAST), indent="")
+        if below:
+            lines.append((_GAP + _GAP.join(cells)).rstrip())
+            more = wrapped(row[last], width=WIDTH - len(_UNDER), indent="") if row[last] else []
+            lines.extend(_UNDER + line for line in more)
+            continue
+        first, *more = wrapped(row[last], width=room, indent="")
         if table.columns[last].right:
             first = _padded(first, widths[last], right=True)
         lines.append((_GAP + _GAP.join([*cells, first])).rstrip())

@@ -1,0 +1,49 @@
+"""Reads the words of a subcommand with argparse, whose errors become ours."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from jupyter_gpu.core.errors import UsageError
+from jupyter_gpu.core.spelling import did_you_mean
+from jupyter_gpu.faces.commands.command import Command, Options
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises our error where argparse would print and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}\n{self.format_usage().rstrip()}")
+
+    def refuse(self, word: str, hint: str) -> NoReturn:
+        if word.startswith("-"):
+            hint = did_you_mean(word.partition("=")[0], self._option_string_actions)
+        self.error(f"{word!r} is not understood.{hint}")
+
+
+def parse(command: Command, words: list[str]) -> Options | None:
+    """Return the options of a command line, or None when its help was asked for and shown.
+
+    Raises
+    ------
+    UsageError
+        When a word is not understood or a value is missing.
+    """
+    parser = _Parser(
+        prog=f"jupyter gpu {command.name}",
+        usage=command.usage,
+        description=command.about,
+        epilog=f"Example:\n{command.example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="answer in JSON")
+    try:
+        known, unknown = parser.parse_known_args(words)
+    except SystemExit:  # the help
+        return None
+    if unknown:
+        parser.refuse(unknown[0], command.hint)
+    return Options(**vars(known))
