@@ -87,6 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GPUError as error:
         _say(f"The demonstration stopped: {error}", to=sys.stderr)
         return EXIT_FAILURE
+    except BrokenPipeError:  # whoever read along has left, as in  | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILURE
     except KeyboardInterrupt:
         return 130  # 128 and SIGINT's number, as shells say it
     return 0
@@ -228,7 +231,8 @@ class _Notebook:
         self._manager.start_kernel(
             env={**self._environ, "JPY_SESSION_NAME": str(self.path)},
             cwd=str(self.path.parent),
-            extra_arguments=["--HistoryManager.hist_file=:memory:"],
+            # No framework is needed here, and the person's history is not for this.
+            extra_arguments=["--framework=", "--HistoryManager.hist_file=:memory:"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

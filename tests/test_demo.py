@@ -150,6 +150,18 @@ def test_a_kernel_that_has_what_it_should_not_is_told_and_ends_with_1(monkeypatc
     assert "first.ipynb sees [0, 2], leased [0, 1]." in capsys.readouterr().err
 
 
+def test_a_reader_who_leaves_ends_it_and_its_kernels():
+    words = [sys.executable, "-m", "jupyter_gpu.demo"]
+    environ = os.environ | {"JUPYTER_GPU_SIMULATE": "4xH200"}
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ, cwd="/"
+    ) as process:
+        assert process.stdout.readline().startswith("Simulated machine")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=SECONDS) == 1
+
+
 def test_it_takes_no_arguments(capsys):
     with pytest.raises(SystemExit) as ended:
         demo.main(["--fast"])
