@@ -185,6 +185,11 @@ def provisioner_of(spec: Mapping[str, object]) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def config_of(spec: Mapping[str, object]) -> dict[str, object]:
+    """Return the options that a kernel.json gives to its provisioner, as they stand there."""
+    return _mapping(_stanza(spec).get("config"))
+
+
 def is_ours(spec: Mapping[str, object]) -> bool:
     """Tell whether a kernel.json asks for GPUs through this package, in either of the two ways."""
     return provisioner_of(spec) in PROVISIONERS or runs_wrapper(spec)

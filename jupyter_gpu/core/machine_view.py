@@ -6,7 +6,7 @@ from datetime import datetime
 
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.leases import Lease, Waiter
-from jupyter_gpu.core.overview import Overview
+from jupyter_gpu.core.overview import Leasing, Overview
 from jupyter_gpu.core.quantities import in_words
 from jupyter_gpu.core.refusal import since_in_words
 from jupyter_gpu.core.standing import FREE, Standing, holder_name, holder_words, standing
@@ -59,7 +59,7 @@ def status_view(overview: Overview, now: datetime) -> View:
         for found in standings
     )
     return View(
-        title=_title(standings),
+        title=_title(standings, overview.leasing),
         machine=machine_words(inventory),
         tables=(Table("Devices of this machine", _STATUS, rows),) if rows else (),
         lines=(_visible_line(overview.visible, inventory),) if rows else (),
@@ -77,8 +77,10 @@ def who_view(overview: Overview, now: datetime) -> View:
         rows = tuple(_waiter_row(place, waiter, now) for place, waiter in enumerate(waiters, 1))
         tables.append(Table("Waiting", _QUEUE, rows))
     title = f"{in_words(len(leases), 'lease')} on this machine" if leases else "No GPU is leased"
+    if not overview.leasing.exclusive:
+        title = "No lease can be seen here"
     groups: dict[str, list[int]] = {}
-    for device in overview.inventory.gpus:
+    for device in overview.inventory.gpus if overview.leasing.exclusive else ():
         found = standing(device, overview)
         if not found.leases:
             groups.setdefault(found.words, []).append(device.index)
@@ -114,10 +116,12 @@ def map_view(visible: Visible, inventory: Inventory) -> View:
     )
 
 
-def _title(standings: tuple[Standing, ...]) -> str:
+def _title(standings: tuple[Standing, ...], leasing: Leasing) -> str:
     gpus = [found for found in standings if found.device.kind == "gpu"]
     if not gpus:
         return "No GPU can be seen here"
+    if not leasing.exclusive:
+        return in_words(len(gpus))
     free = sum(found.words == FREE for found in gpus)
     return f"{in_words(len(gpus))}, {free or 'none'} free"
 

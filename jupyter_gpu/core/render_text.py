@@ -44,8 +44,9 @@ def columns(text: str) -> int:
 def wrapped(text: str, *, width: int = WIDTH, indent: str = "  ") -> list[str]:
     """Break a text at blanks into lines of a width, all but the first indented."""
     lines: list[str] = []
-    current = ""
-    for word in _BREAK.split(text):
+    words = text.lstrip(" ")
+    current = " " * (len(text) - len(words))
+    for word in _BREAK.split(words):
         longer = f"{current} {word}" if current.strip() else f"{current}{word}"
         if columns(longer) <= width:
             current = longer

@@ -30,10 +30,8 @@ def standing(device: Device, overview: Overview) -> Standing:
     leases = innermost(overview.holdings.on(device.uuid))
     if leases:
         return Standing(device, leases)
-    if device.mig_mode:
-        return Standing(device, words="in MIG mode")
     if device.problem is not None:
-        return Standing(device, words="out of use")
+        return Standing(device, words="in MIG mode" if device.mig_mode else "out of use")
     if device.uuid in overview.holdings.unclaimed:
         return Standing(device, words="held by a process that left no record")
     lease, process = overview.lease, overview.process
@@ -42,7 +40,8 @@ def standing(device: Device, overview: Overview) -> Standing:
     found = obstacle(device, overview.known, ours=(*ours, *own))
     if found is not None:
         return Standing(device, words=found.sentence)
-    return Standing(device, words=FREE if leasable(device) else "a MIG device")
+    free = FREE if overview.leasing.exclusive else "no use of it known"
+    return Standing(device, words=free if leasable(device) else "a MIG device")
 
 
 def innermost(leases: Iterable[Lease]) -> tuple[Lease, ...]:
