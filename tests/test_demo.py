@@ -63,12 +63,15 @@ def test_without_a_driver_it_shows_everything_on_the_simulated_machine(lease_dir
     assert not lease_directory.exists()
 
 
-def test_a_simulated_machine_with_two_devices_shows_one_gpu_a_kernel():
-    status, lines, complaints = run(JUPYTER_GPU_SIMULATE="2xL4")
-    assert status == 0, complaints
-    assert lines[0] == "Simulated machine, 2 × NVIDIA L4: JUPYTER_GPU_SIMULATE is set."
-    assert launched_with(lines) == ["0", "1", "0"]
-    assert "No GPU is free (2 on this machine)." in lines
+def test_two_or_three_devices_are_for_one_gpu_a_kernel(monkeypatch, tmp_path):
+    for description in ("2xL4", "3xL4"):
+        monkeypatch.setenv("JUPYTER_GPU_SIMULATE", description)
+        stage = demo._find_stage(os.environ, tmp_path)
+        assert stage.machine.startswith("Simulated machine, ")
+        assert stage.machine.endswith(" × NVIDIA L4: JUPYTER_GPU_SIMULATE is set.")
+        assert (stage.kernelspec, stage.each) == ("pytorch-1gpu", 1)
+        assert [device.index for device in stage.devices] == [0, 1]
+        assert stage.options.get("devices") == (None if description == "2xL4" else [0, 1])
 
 
 @pytest.fixture
@@ -114,13 +117,29 @@ def test_devices_that_somebody_has_are_left_alone(real):
     assert launched_with(lines) == ["1", "2", "1"]
 
 
-def test_with_too_few_free_gpus_it_takes_the_simulated_machine_and_says_why(real):
-    real(1)
-    status, lines, complaints = run()
-    assert status == 0, complaints
-    assert (
-        lines[0] == "Simulated machine, 4 × NVIDIA H200: this machine has fewer than two GPUs."
-    )
+FIND = """
+import os, sys
+from pathlib import Path
+import jupyter_gpu
+from jupyter_gpu import demo
+held = jupyter_gpu.acquire(int(sys.argv[1]))
+print(demo._find_stage(os.environ, Path(sys.argv[2])).machine)
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "held", "why"),
+    [
+        (1, 0, "this machine has fewer than two GPUs"),
+        (2, 1, "fewer than two GPUs are free"),
+    ],
+)
+def test_with_too_few_gpus_it_takes_the_simulated_machine_and_says_why(
+    real, program, tmp_path, count, held, why
+):
+    real(count)
+    machine = program(FIND, arguments=(held, tmp_path)).read()
+    assert machine == f"Simulated machine, 4 × NVIDIA H200: {why}."
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,18 @@ from kernels import StartedByArgv, start_argv
 
 NOT_EXCLUSIVE = "These GPUs are not exclusive here: this system has no suitable locks."
 
+IPYKERNEL = """
+import debugpy.server, ipykernel.debugger, ipykernel.kernelapp, ipykernel.parentpoller
+import platform as system
+system.mac_ver = lambda: ("10.8", ("", "", ""), "")  # asked by ipykernel on macOS
+"""
+JUPYTER_CLIENT = """
+import jupyter_client.provisioning, psutil, zmq
+"""
 ELSEWHERE = """
 import errno, json, os, runpy, sys
 import asyncio, ctypes.util, hashlib, importlib.metadata, multiprocessing, tempfile, zoneinfo
-import debugpy.server, ipykernel.debugger, ipykernel.kernelapp, ipykernel.parentpoller
-import jupyter_client.provisioning, psutil, pynvml, zmq
-import platform as system
-system.mac_ver = lambda: ("10.8", ("", "", ""), "")  # asked by ipykernel on macOS
+import pynvml
 platform = sys.argv.pop(1)
 if platform == "sandbox":
     import fcntl
@@ -46,7 +51,9 @@ else:
 """
 # The wrapper, as the argv of a kernelspec starts it.
 WRAPPER = (
-    ELSEWHERE
+    JUPYTER_CLIENT
+    + IPYKERNEL
+    + ELSEWHERE
     + """
 import jupyter_gpu.kernel
 jupyter_gpu.kernel.main()
@@ -67,7 +74,8 @@ print(json.dumps(told))
 """
 )
 PROVISION = (
-    ELSEWHERE
+    JUPYTER_CLIENT
+    + ELSEWHERE
     + """
 from jupyter_client import KernelManager
 from jupyter_gpu.faces.refused import KernelRefused
