@@ -1,7 +1,7 @@
 """What it costs to look: the command, the extension and ``%gpu``.
 
-On this machine's own GPUs where it has any, else over doubles of the driver libraries that answer
-at once. The command is compared with a bare Python that imports pynvml and reads the same values;
+On this machine's own GPUs where it has any, else over doubles of the driver libraries that take as
+long to answer as was measured on H200s. The command is compared with a bare Python that imports pynvml and reads the same values;
 what happens inside a shell, with the smallest thing of its kind that IPython has itself.
 """
 

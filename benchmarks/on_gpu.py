@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 import time
@@ -115,7 +114,7 @@ def _write(path: Path, findings, place) -> None:
         "rows": [dataclasses.asdict(row) for row in findings.rows],
         "benchmarks": findings.reports,
     }
-    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(pairs.as_text(result), encoding="utf-8")
 
 
 def _summary(findings) -> str:

@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import random
+import re
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -129,8 +130,14 @@ class Report:
 
     def write(self, path: str | None) -> None:
         if path is not None:
-            text = json.dumps(self.as_json(), indent=1, ensure_ascii=False)
-            Path(path).write_text(text + "\n", encoding="utf-8")
+            Path(path).write_text(as_text(self.as_json()), encoding="utf-8")
+
+
+def as_text(value: object) -> str:
+    """Return JSON for a file, with every list of numbers on one line."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    lists = re.compile(r"\[\s+(-?[0-9][^\[\]{}\"]*?)\s+\]")
+    return lists.sub(lambda m: f"[{' '.join(m[1].split())}]", text) + "\n"
 
 
 def take_turns(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from proofs.findings import Findings
 from proofs.kernel_server import Server, ServerError
-from proofs.place import IDLE_BYTES, Workplace, lives, ms_since, until
+from proofs.place import Workplace, lives, ms_since, until
 
 MEMORY_MIB = 512
 # torch's workers look every five seconds whether their parent lives.
@@ -45,8 +45,7 @@ def prove_with_workers(place: Workplace, findings: Findings) -> None:
         memory > MEMORY_MIB * 2**20 // 2,
         f"{memory // 10**6} MB, under pids {seen['named']} (kernel {kernel['pid']})",
     )
-    until(lambda: place.used_bytes(uuid) < IDLE_BYTES, 10)
-    clear = time.monotonic()
+    clear = until(lambda: place.is_clear(uuid), 10)
     place_free = until(lambda: place.refusal(uuid) is None, 10)
     ended = seen["ended"]
     findings.check(
@@ -146,7 +145,7 @@ def _clock_death(
 
 
 def _is_idle(place: Workplace, uuid: str) -> bool:
-    return place.used_bytes(uuid) < IDLE_BYTES and not place.named_pids(uuid)
+    return place.is_clear(uuid) and not place.named_pids(uuid)
 
 
 def _is_given(place: Workplace, uuid: str) -> bool:

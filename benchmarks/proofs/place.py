@@ -22,7 +22,7 @@ from proofs.kernel_server import Server
 
 KERNELSPECS = ("pytorch-1gpu", "pytorch-2gpus", "pytorch-cpu")
 AT_ONCE = "-at-once"
-IDLE_BYTES = 64 * 2**20
+_MARGIN_BYTES = 64 * 2**20
 
 
 class Workplace:
@@ -48,6 +48,7 @@ class Workplace:
         self._write_kernelspecs()
         self.inventory = self.read()
         self.gpus = self.inventory.gpus
+        self._idle_bytes = {gpu.uuid: self.used_bytes(gpu.uuid) for gpu in self.gpus}
 
     def close(self) -> None:
         self._machine.close()
@@ -75,6 +76,10 @@ class Workplace:
     def used_bytes(self, uuid: str) -> int:
         device = self.read().find(uuid)
         return device.memory_used_bytes or 0
+
+    def is_clear(self, uuid: str) -> bool:
+        """Return whether no more memory is used than when we came."""
+        return self.used_bytes(uuid) < self._idle_bytes[uuid] + _MARGIN_BYTES
 
     def named_pids(self, uuid: str) -> list[int]:
         return [process.pid for process in self.read().find(uuid).processes]

@@ -36,10 +36,12 @@ def _add(findings: Findings, report: pairs.Report) -> None:
         goal = result.get("goal")
         numbers = f"median {result['median']:.1f} {report.unit}"
         if "compared_with" in result:
+            of = goal["of"] if goal and goal["of"] == "difference" else "ratio"
+            middle, low, high = result[of]
             numbers += (
                 f", {result['compared_with']} {result['compared_median']:.1f} {report.unit}, "
-                f"ratio {result['ratio'][0]:.2f} ({result['ratio'][1]:.2f}–{result['ratio'][2]:.2f}), "
-                f"against itself {result['itself']['ratio'][0]:.2f}"
+                f"{of} {middle:.2f} ({low:.2f} to {high:.2f}), "
+                f"against itself {result['itself'][of][0]:.2f}"
             )
         if goal is None:
             findings.measured(f"{result['what']}", numbers)
