@@ -4,10 +4,13 @@ Fixtures that others may use: ``lease_directory``, ``simulate``, ``eight_gpus``,
 ``eventually``.
 """
 
+import contextlib
 import gc
 import json
 import os
+import select
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -150,19 +153,23 @@ def eventually():
 
 
 class Program:
-    """A Python program in a process of its own that one talks with, line by line."""
+    """A Python program in a process of its own that one talks with, line by line.
+
+    ``code`` is its text, or the Path of its file. It leads a session: its children end with it.
+    """
 
     def __init__(self, code, *, environ=None, pass_fds=(), user=None, arguments=()):
         environment = {**os.environ, "PYTHONPATH": str(TESTS.parent), **(environ or {})}
+        how = [str(code)] if isinstance(code, Path) else ["-c", code]
+        self._said = b""
         identity = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "-c", code, *map(str, arguments)],
+            [sys.executable, "-u", *how, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
             pass_fds=pass_fds,
-            text=True,
-            bufsize=1,
+            bufsize=0,
             cwd="/",
             start_new_session=True,
             **identity,
@@ -173,11 +180,18 @@ class Program:
         return self.process.pid
 
     def read(self):
-        """The next line that it prints; fails when it has ended without."""
-        line = self.process.stdout.readline()
-        if not line:
-            pytest.fail(f"the program ended with {self.process.wait()} and said nothing")
-        return line.rstrip("\n")
+        """The next line that it prints; fails when it ends, or takes too long, without."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while b"\n" not in self._said:
+            output = self.process.stdout
+            if not select.select([output], [], [], max(0, deadline - time.monotonic()))[0]:
+                pytest.fail(f"the program said nothing more than {self._said}")
+            piece = os.read(output.fileno(), 65536)
+            if not piece:
+                pytest.fail(f"the program ended with {self.process.wait()} and said {self._said}")
+            self._said += piece
+        line, _, self._said = self._said.partition(b"\n")
+        return line.decode()
 
     def tell(self, line):
         """Send a line and return the next one that it prints."""
@@ -185,7 +199,7 @@ class Program:
         return self.read()
 
     def send(self, line):
-        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.write(f"{line}\n".encode())
 
     def signal(self, number):
         self.process.send_signal(number)
@@ -200,7 +214,8 @@ class Program:
         return self.process.wait(timeout=PATIENCE_SECONDS)
 
     def close(self):
-        self.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(timeout=PATIENCE_SECONDS)
         self.process.stdin.close()
         self.process.stdout.close()
