@@ -83,7 +83,7 @@ def test_a_refusal_says_what_was_asked_who_holds_it_and_what_to_do():
     assert message.splitlines() == [
         "No GPU is free (2 on this machine).",
         "  0, 1  ada  /home/ada/train.ipynb  since 09:12",
-        "To wait for a device, start it again with  wait: 30m",
+        'To wait for a device: "wait": "30m" in the kernelspec, or  --wait 30m',
     ]
 
 
@@ -142,6 +142,6 @@ REASONS = st.lists(st.sampled_from([None, "leased", "lost"]), min_size=1, max_si
 def test_a_refusal_always_says_what_and_what_to_do(reasons, gpus):
     message = refusal(Request(gpus=gpus), candidates(*reasons), Holdings(), NOW)
     assert message.startswith("No ")
-    assert "wait: 30m" in message
+    assert "--wait 30m" in message
     assert "%" not in message
     assert max(map(len, message.splitlines())) < 100

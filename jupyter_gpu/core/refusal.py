@@ -78,7 +78,7 @@ def refusal(
     if holdings.waiters:
         lines.append(f"Waiting before this one: {len(holdings.waiters)}.")
     lines.extend(notes)
-    lines.append("To wait for a device, start it again with  wait: 30m")
+    lines.append('To wait for a device: "wait": "30m" in the kernelspec, or  --wait 30m')
     if 0 < len(free) < wanted:
         lines.append(f"Or take {len(free)}: pick a kernel with {in_words(len(free))}.")
     return "\n".join(lines)
