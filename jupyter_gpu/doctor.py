@@ -177,9 +177,9 @@ def _leases(overview: Overview, place: Place) -> Iterator[Check]:
                 yield _stray(f"GPU {device.index}", fd, _range_of(device))
         recorded = {lease.record.id for lease in holdings.leases}
         recorded |= {waiter.record.id for waiter in holdings.waiters}
-        for where in locks.locked_ranges(fd, LEASE_IDS):
-            if where.length > 1 or lease_id_at(where.start) not in recorded:
-                yield _stray("a lease id", fd, where)
+        for place_of_id in locks.locked_ranges(fd, LEASE_IDS):
+            if place_of_id.length > 1 or lease_id_at(place_of_id.start) not in recorded:
+                yield _stray("a lease id", fd, place_of_id)
         if not holdings.waiters and locks.first_lock(fd, QUEUE) is not None:
             yield _stray("the queue", fd, QUEUE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from typing import NoReturn
 
 from jupyter_gpu.core.errors import UsageError
@@ -16,9 +17,12 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}\n{self.format_usage().rstrip()}")
 
+    def options(self) -> Collection[str]:
+        return self._option_string_actions
+
     def refuse(self, word: str, hint: str) -> NoReturn:
         if word.startswith("-"):
-            hint = did_you_mean(word.partition("=")[0], self._option_string_actions)
+            hint = did_you_mean(word.partition("=")[0], self.options())
         self.error(f"{word!r} is not understood.{hint}")
 
 
@@ -40,6 +44,9 @@ def parse(command: Command, words: list[str]) -> Options | None:
     )
     command.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="answer in JSON")
+    for word in words:  # before a complaint about what is missing
+        if word.startswith("--") and word.partition("=")[0] not in parser.options():
+            parser.refuse(word, command.hint)
     try:
         known, unknown = parser.parse_known_args(words)
     except SystemExit:  # the help

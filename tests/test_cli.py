@@ -1,0 +1,125 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from support_cli import command, finish, gpu, start
+
+from jupyter_gpu.cli import SUMMARIES, main
+
+
+def test_no_command_explains_itself_and_is_wrong_usage(capsys):
+    code, out, err = gpu(capsys)
+    assert (code, out) == (2, "")
+    assert all(name in err for name in SUMMARIES)
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_lists_every_command_with_an_example(capsys, word):
+    code, out, err = gpu(capsys, word)
+    assert (code, err) == (0, "")
+    assert all(name in out for name in SUMMARIES)
+    assert "Example:" in out
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_every_command_teaches_with_an_example_and_has_json(capsys, name):
+    code, out, err = gpu(capsys, name, "--help")
+    assert (code, err) == (0, "")
+    assert f"usage: jupyter gpu {name}" in out
+    assert "Example:" in out
+    assert "--json" in out
+
+
+def test_a_command_that_does_not_exist_gets_the_nearest_name(capsys):
+    code, out, err = gpu(capsys, "staus")
+    assert (code, out) == (2, "")
+    assert "no command 'staus'. Did you mean 'status'?" in err
+
+
+def test_a_command_of_a_later_release_is_refused_by_name(capsys):
+    for name in ("hold", "unhold", "release"):
+        code, _, err = gpu(capsys, name)
+        assert (code, "not built yet" in err) == (2, True)
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_an_option_that_does_not_exist_is_wrong_usage(capsys, eight_gpus, name):
+    code, out, err = gpu(capsys, name, "--jsonn")
+    assert (code, out) == (2, "")
+    assert "'--jsonn' is not understood. Did you mean '--json'?" in err
+
+
+def test_the_version_is_the_packages(capsys):
+    import jupyter_gpu
+
+    assert gpu(capsys, "--version") == (0, f"{jupyter_gpu.__version__}\n", "")
+
+
+def test_a_simulation_that_cannot_be_read_is_wrong_usage(capsys, monkeypatch):
+    monkeypatch.setenv("JUPYTER_GPU_SIMULATE", "4xNOTHING")
+    code, out, err = gpu(capsys, "map")
+    assert (code, out) == (2, "")
+    assert err.startswith("jupyter gpu: JUPYTER_GPU_SIMULATE=4xNOTHING")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(eight_gpus):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command("status"), stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_ctrl_c_while_waiting_is_clean(eight_gpus, capsys):
+    import jupyter_gpu
+
+    with jupyter_gpu.acquire("all"):
+        with start("run", "--wait", "1h", "--", "true") as waiting:
+            wait_until_queued(capsys)
+            waiting.send_signal(signal.SIGINT)
+            out, err = waiting.communicate(timeout=10)
+    assert (waiting.returncode, out, err) == (130, "", "")
+
+
+def wait_until_queued(capsys):
+    from conftest import poll
+    from support_cli import gpu_json
+
+    return poll(lambda: gpu_json(capsys, "who")["queue"])
+
+
+def test_a_terminal_without_our_letters_shows_others():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "JUPYTER_GPU_SIMULATE": "1xL4"}
+    code, out, err = finish("status", env=environment)
+    assert (code, err) == (0, "")
+    assert "?" in out
+
+
+def test_it_is_a_command_of_jupyter_too(eight_gpus):
+    folder = os.path.dirname(sys.executable)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [os.path.join(folder, "jupyter"), "gpu", "map", "--json", "--", "-1"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    assert '"cuinit": 100' in done.stdout
+
+
+def test_the_command_imports_nothing_heavy(eight_gpus):
+    code = (
+        "import sys; from jupyter_gpu.cli import main; main(['status', '--json']); "
+        "print([m for m in ('argparse', 'IPython', 'traitlets', 'jupyter_core', 'tornado', "
+        "'torch', 'difflib', 'tempfile') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_main_reads_the_command_line_when_given_none(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["jupyter-gpu", "--version"])
+    assert main() == 0

@@ -1,0 +1,147 @@
+import pytest
+from support_cli import GIB, NOW, device, inventory, kernel, lease, overview, using, uuid
+
+from jupyter_gpu.core.devices import Inventory
+from jupyter_gpu.core.kernel_view import kernel_view, others_words
+from jupyter_gpu.core.leases import Owner
+from jupyter_gpu.core.overview import InForce, Leasing
+from jupyter_gpu.core.render_text import as_text
+
+MINE = lease("a", (3, 1), "me", Owner("kernel", notebook="/home/me/train.ipynb"))
+
+
+def shown(process, machine=None, leases=(MINE,), **changes):
+    value = changes.pop("value", process.set_now)
+    seen = overview(machine, leases, value=value, process=process, **changes)
+    return as_text(kernel_view(seen, process, NOW))
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+def own(**changes):
+    return kernel(launched="3,1", lease_id="a" * 15, **{"now": "3,1", **changes})
+
+
+def test_the_answer_is_how_many_are_yours_and_which():
+    text = shown(own())
+    assert text.startswith("2 of 4 GPUs are yours")
+    assert "cuda:0 = physical 3" in text
+    assert "cuda:1 = physical 1" in text
+    assert "Leased since 10:42 for train.ipynb; ends with this kernel." in flat(text)
+    assert "Why these: free, lowest physical index first." in flat(text)
+
+
+def test_memory_says_how_much_of_it_is_this_kernels():
+    busy = inventory(
+        device(0),
+        device(1),
+        device(2),
+        device(
+            3, memory_used_bytes=13 * GIB, processes=using(4711, 12 * GIB), utilization_percent=43
+        ),
+    )
+    line = shown(own(), busy, seen=[(4711, "me", "python")]).split("\n")[1]
+    assert line.split("  ")[1:] == [
+        "cuda:0 = physical 3",
+        "H200",
+        "13.0 of 140.4 GiB",
+        "12.0 GiB here",
+        "43 %",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("open", "CUDA is open"),
+        ("absent", "no working driver"),
+        ("forked", "forked"),
+        ("simulated", "in force: –, simulated"),
+    ],
+)
+def test_the_state_is_said_in_words(state, words):
+    assert words in flat(shown(own(state=state)))
+
+
+def test_three_values_are_shown_and_when_frozen_the_driver_is_believed():
+    text = flat(shown(own(state="frozen", in_force=(3, 1))))
+    assert "frozen" in text
+    assert 'launched with: "3,1" · set now: "3,1" · in force: physical 3, 1' in text
+    assert "changes nothing" not in text
+
+
+def test_a_change_that_came_too_late_is_explained():
+    text = flat(shown(own(now="1", state="frozen", in_force=(3, 1))))
+    assert 'CUDA_VISIBLE_DEVICES is now "1", but that changes nothing' in text
+    assert "cuda:0 = physical 3, cuda:1 = physical 1" in text
+    assert "Restart the kernel" in text
+
+
+def test_a_device_that_the_machine_does_not_know_is_unknown_and_not_a_crash():
+    process = kernel(state="frozen", in_force=())
+    process = type(process)(1, None, None, "frozen", (InForce(0, None, None),))
+    assert "cuda:0 = physical unknown" in shown(process, leases=())
+
+
+def test_visible_devices_outside_the_lease_are_warned_about():
+    assert "Physical 0 is visible here but not leased to this kernel" in flat(shown(own(now="0,3")))
+    assert "Physical 0, 2 are visible" in flat(shown(own(now="0,2")))
+
+
+def test_a_lease_that_is_gone_is_warned_about():
+    text = flat(shown(own(), leases=()))
+    assert "cannot be found" in text
+    assert "2 of 4 GPUs are visible here, none leased to this kernel" in text
+
+
+def test_without_a_gpu_the_reason_is_there():
+    assert "No GPU is visible in this kernel (4 GPUs on this machine)" in shown(
+        kernel(launched="-1", now="-1"), leases=()
+    )
+    text = shown(kernel(state="absent"), Inventory("none", problem="There is no driver."), ())
+    assert text.startswith("No GPU can be seen here")
+    assert "There is no driver." in text
+
+
+def test_notices_of_the_start_come_first():
+    text = shown(own(notices=("This kernel has no GPU.",)))
+    assert text.startswith("This kernel has no GPU.\n")
+
+
+def test_a_lease_of_the_command_above_is_not_said_to_end_with_this_kernel():
+    above = lease("a", (3, 1), "me", Owner("command", command="jupyter lab"), pids=(1,))
+    text = flat(shown(own(), leases=(above,)))
+    assert "by jupyter lab, which this program runs under" in text
+    assert "ends with" not in text
+
+
+def test_others_are_named_with_what_they_hold():
+    machine = inventory(*(device(n) for n in range(3)), device(3), device(4, problem="lost"))
+    seen = overview(
+        machine,
+        [MINE, lease("b", (0,), "bob", state="draining"), lease("c", (2,), "eve")],
+        process=own(),
+    )
+    assert others_words(seen) == (
+        "Others: 0 bob (expb.ipynb, draining) · 2 eve (expc.ipynb) · 4 out of use"
+    )
+    assert others_words(overview(process=kernel())) == "Devices: 0, 1, 2, 3 free"
+
+
+def test_what_is_wrong_with_leasing_is_said():
+    text = flat(shown(own(), leasing=Leasing(exclusive=False, problem="Not exclusive here: no.")))
+    assert "Not exclusive here: no." in text
+    assert "cannot be found" not in text
+
+
+def test_hostile_names_stay_on_their_line():
+    evil = lease("b", (0,), "bob", Owner("kernel", notebook="/x/" + "a\u202e" * 400))
+    text = shown(own(), leases=(MINE, evil))
+    assert all(len(line) <= 80 for line in text.split("\n"))
+
+
+def test_a_value_with_a_slip_is_noted_while_it_still_counts():
+    assert "Ranges are not read by CUDA" in flat(shown(kernel(now="0-1"), leases=()))
+    assert uuid(0) not in shown(own())

@@ -1,0 +1,102 @@
+from support_cli import NOW, device, inventory, lease, overview, uuid, waiter
+
+from jupyter_gpu.core.devices import Inventory
+from jupyter_gpu.core.leases import Owner
+from jupyter_gpu.core.machine_view import map_view, status_view, who_view
+from jupyter_gpu.core.overview import Leasing
+from jupyter_gpu.core.render_text import as_text
+from jupyter_gpu.core.visibility import visible
+
+
+def status(*arguments, **changes):
+    return as_text(status_view(overview(*arguments, **changes), NOW))
+
+
+def who(*arguments, **changes):
+    return as_text(who_view(overview(*arguments, **changes), NOW))
+
+
+def map_text(value, machine=None):
+    machine = machine or inventory()
+    return as_text(map_view(visible(value, machine), machine))
+
+
+def test_status_counts_what_is_free_and_names_holders():
+    text = status(leases=[lease("a", (1,), "alice")])
+    assert text.startswith("4 GPUs, 3 free")
+    assert "alice (expa.ipynb) since 10:42" in text
+    assert "every GPU is visible" in text
+    assert status(leases=[lease("a", range(4))]).startswith("4 GPUs, none free")
+
+
+def test_status_says_what_is_visible_in_its_environment():
+    assert 'is "2,0" here: cuda:0 = physical 2, cuda:1 = physical 0.' in status(value="2,0")
+    assert "no GPU is visible" in status(value="-1")
+
+
+def test_status_lists_parts_and_problems():
+    whole = device(0, mig_mode=True, problem="in MIG mode")
+    part = device(0, kind="mig", name="NVIDIA H200 MIG 1g.18gb", profile="1g.18gb")
+    text = status(inventory(whole, part, device(1, problem="GPU 1 is lost; reboot.")))
+    assert "0 part" in text
+    assert "Note: GPU 1 is lost; reboot." in text
+    assert "Note: GPU 0" not in text
+
+
+def test_status_without_a_machine_says_why():
+    text = status(Inventory("none", problem="There is no driver."))
+    assert text == "No GPU can be seen here\nNote: There is no driver."
+
+
+def test_nothing_is_called_free_where_leases_cannot_be_read():
+    leasing = Leasing(exclusive=False, problem="GPUs cannot be leased: full.")
+    assert "free" not in status(leasing=leasing)
+    text = who(leasing=leasing)
+    assert text.startswith("No lease can be seen here")
+    assert "GPUs cannot be leased: full." in text
+
+
+def test_who_tells_each_lease_and_why_those_devices():
+    command = Owner("command", command="python train.py")
+    text = who(
+        leases=[
+            lease("a", (0, 1), "bob", command, because=("asked for by name",)),
+            lease("b", (2,), "eve", state="draining", note="kept by process 12 (python)"),
+        ]
+    )
+    assert text.startswith("2 leases on this machine")
+    for words in (
+        "python train.py",
+        "10:42",
+        "pid 4711",
+        "chosen: asked for by name",
+        "draining; kept by process 12 (python)",
+        "Not leased: 3 free",
+    ):
+        assert words in " ".join(text.split())
+    assert "lowest physical index" not in text
+
+
+def test_who_tells_who_waits_in_their_order():
+    text = who(waiters=(waiter("b", gpus=2, model="H200"), waiter("c", stalled=True)))
+    assert text.startswith("No GPU is leased")
+    assert "1  carol  2 GPUs of model H200" in text
+    assert "yesterday 18:40" in text
+    assert "has stopped looking" in text
+
+
+def test_many_pids_are_cut_short():
+    text = who(leases=[lease("a", (0,), pids=tuple(range(100, 200)))])
+    assert "pid 100, 101, 102, …" in text
+
+
+def test_map_shows_ordinals_and_uuids():
+    text = map_text("2,0")
+    assert text.startswith('CUDA_VISIBLE_DEVICES: "2,0"')
+    assert f"cuda:0 = physical 2  H200  {uuid(2)}" in text
+
+
+def test_map_says_what_cuinit_answers():
+    assert "cuInit fails with 100 (no device)" in map_text("")
+    assert "cuInit fails with 101" in map_text("0,0")
+    assert "There is no machine to ask" in map_text("0", Inventory("none", problem="No driver."))

@@ -1,0 +1,56 @@
+import pytest
+from support_cli import GIB, device, inventory, kernel, lease, overview, using, uuid
+
+from jupyter_gpu.core.leases import Owner
+from jupyter_gpu.core.overview import Leasing
+from jupyter_gpu.core.standing import FREE, holder_words, innermost, standing
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, FREE),
+        ({"problem": "GPU 0 is lost"}, "out of use"),
+        ({"problem": "in MIG mode", "mig_mode": True}, "in MIG mode"),
+        ({"exclusive": True}, "in exclusive-process mode, or closed to compute"),
+        ({"processes": using(9)}, "used without a lease by bob: 9 python x.py"),
+        ({"memory_used_bytes": 3 * GIB}, "3.0 GiB in use by no process that can be seen"),
+        ({"kind": "mig"}, "a MIG device"),
+    ],
+)
+def test_a_device_without_a_lease_is_described(changes, words):
+    machine = inventory(device(0, **changes))
+    seen = overview(machine, seen=[(9, "bob", "python x.py")])
+    assert standing(machine.devices[0], seen).words == words
+
+
+def test_a_lock_without_a_record_and_a_store_that_cannot_be_read_are_not_free():
+    gpu = inventory().devices[0]
+    assert "no record" in standing(gpu, overview(unclaimed=(uuid(0),))).words
+    assert standing(gpu, overview(leasing=Leasing(exclusive=False))).words != FREE
+
+
+def test_the_asking_kernels_own_processes_do_not_count():
+    machine = inventory(device(0, processes=using(4711)))
+    known = [(4711, "me", "python")]
+    assert standing(machine.devices[0], overview(machine, seen=known)).words != FREE
+    asked = overview(machine, seen=known, process=kernel(4711))
+    assert standing(machine.devices[0], asked).words == FREE
+
+
+def test_of_nested_leases_the_innermost_counts():
+    outer = lease("a", (0, 1))
+    inner = lease("b", (0,), ancestors=("a" * 15,))
+    seen = overview(leases=[outer, inner])
+    assert innermost((outer, inner)) == (inner,)
+    assert standing(seen.inventory.devices[0], seen).leases == (inner,)
+    assert standing(seen.inventory.devices[1], seen).leases == (outer,)
+
+
+def test_a_holder_is_named_shortly():
+    assert holder_words(lease("a", (0,), "alice")) == "alice (expa.ipynb)"
+    assert holder_words(lease("a", (0,), None, state="draining")) == (
+        "unknown user (expa.ipynb, draining)"
+    )
+    long = lease("a", (0,), owner=Owner("command", command="python " + "x" * 500))
+    assert len(holder_words(long)) < 60
