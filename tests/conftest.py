@@ -152,17 +152,33 @@ def eventually():
     return poll
 
 
+# Becomes another user after everything is imported: the interpreter may stand where only root
+# can go. Then /proc shows the process as that user's, as it does one that was started by them.
+BECOME = """
+import codecs, ctypes, json, os, random, secrets, shutil, subprocess, tempfile, traceback
+import jupyter_gpu.allocator, jupyter_gpu.adapters.nvml, jupyter_gpu.adapters.simulated
+for name in ("ascii", "latin-1", "utf-8"):
+    codecs.lookup(name)
+os.setgroups([])
+os.setresgid({uid}, {uid}, {uid})
+os.setresuid({uid}, {uid}, {uid})
+assert ctypes.CDLL(None).prctl(4, 1, 0, 0, 0) == 0  # PR_SET_DUMPABLE
+"""
+
+
 class Program:
     """A Python program in a process of its own that one talks with, line by line.
 
     ``code`` is its text, or the Path of its file. It leads a session: its children end with it.
+    With a ``uid`` the process is that user's, for which this one must be root.
     """
 
-    def __init__(self, code, *, environ=None, pass_fds=(), user=None, arguments=()):
+    def __init__(self, code, *, environ=None, pass_fds=(), uid=None, arguments=()):
         environment = {**os.environ, "PYTHONPATH": str(TESTS.parent), **(environ or {})}
+        if uid is not None:
+            code = BECOME.format(uid=uid) + code
         how = [str(code)] if isinstance(code, Path) else ["-c", code]
         self._said = b""
-        identity = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         self.process = subprocess.Popen(
             [sys.executable, "-u", *how, *map(str, arguments)],
             stdin=subprocess.PIPE,
@@ -172,7 +188,6 @@ class Program:
             bufsize=0,
             cwd="/",
             start_new_session=True,
-            **identity,
         )
 
     @property
@@ -223,7 +238,7 @@ class Program:
 
 @pytest.fixture
 def program():
-    """Start Python programs that end with the test: ``program(code, user=65534, …)``."""
+    """Start Python programs that end with the test: ``program(code, uid=65534, …)``."""
     started = []
 
     def start(code, **options):
