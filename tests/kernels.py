@@ -54,9 +54,19 @@ def queue():
     return _holdings().waiters
 
 
+def keepers(lease):
+    """The processes whose own descriptors keep a lease alive."""
+    with _store() as store:
+        return [process.pid for process in store.kept_by(lease.record.id)]
+
+
 def _holdings():
-    with LeaseStore(find_place(os.environ, simulated=is_simulated(os.environ))) as store:
+    with _store() as store:
         return store.holdings()
+
+
+def _store():
+    return LeaseStore(find_place(os.environ, simulated=is_simulated(os.environ)))
 
 
 def free_count():
@@ -80,6 +90,7 @@ def require_leased(seen, indices):
     assert lease.record.indices == indices
     assert lease.record.owner.kind == "kernel"
     assert seen["pid"] in lease.pids
+    assert seen["pid"] in keepers(lease)
     assert seen["CUDA_VISIBLE_DEVICES"] == ",".join(map(str, indices))
     assert seen["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert free_count() == total - len(indices)
