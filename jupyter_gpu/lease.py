@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -45,6 +46,9 @@ class HeldLease:
     def __init__(self, grant: Grant, place: Place | None = None) -> None:
         self._grant, self._place = grant, place
         self._guard = threading.Lock()
+        if grant.claim is not None and place is not None:
+            # A lease that is forgotten ends as one that is released; at exit the system ends it.
+            weakref.finalize(self, _end, grant.claim, place).atexit = False
 
     def __enter__(self) -> HeldLease:
         return self
@@ -153,12 +157,16 @@ class HeldLease:
         They are free when every process that inherited the lease has ended too.
         """
         with self._guard:
-            claim = self._grant.claim
-            if claim is None or claim.closed or self._place is None:
-                return
-            try:
-                with LeaseStore(self._place, write=True) as store:
-                    store.withdraw(claim)
-            except StoreError:  # the directory is gone or spoilt: the lock can be given up alone
-                claim.close()
+            if self._grant.claim is not None and self._place is not None:
+                _end(self._grant.claim, self._place)
+
+
+def _end(claim: Claim, place: Place) -> None:
+    if claim.closed:
+        return
+    try:
+        with LeaseStore(place, write=True) as store:
+            store.withdraw(claim)
+    except StoreError:  # the directory is gone or spoilt: the lock can be given up alone
+        claim.close()
 
