@@ -70,6 +70,10 @@ def read_arguments(argv: list[str]) -> Arguments:
 def main(argv: list[str] | None = None) -> None:
     """Lease if nobody has, then become the kernel."""
     arguments = read_arguments(sys.argv[1:] if argv is None else argv)
+    # As ipykernel's own launcher does: a module of the notebook's folder must not come before the
+    # standard library's while the kernel loads; IPython puts the folder back.
+    if sys.path and (sys.path[0] == "" or Path(sys.path[0]) == Path.cwd()):
+        del sys.path[0]
     notice = prepare(arguments)
     if arguments.framework:
         os.environ[FRAMEWORK] = arguments.framework
@@ -93,10 +97,21 @@ def prepare(arguments: Arguments) -> str | None:
     if inherited or provisioned:
         return None
     os.environ.pop(NOTICE, None)
-    notice = _lease_here(arguments)
+    notice = _lease_while_importing(arguments)
     if notice is not None:
         os.environ[NOTICE] = notice
     return notice
+
+
+def _lease_while_importing(arguments: Arguments) -> str | None:
+    """Lease while ipykernel is being imported: NVML takes its time, and neither needs the other."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - only without provisioner
+
+    with ThreadPoolExecutor(1) as pool:
+        leasing = pool.submit(_lease_here, arguments)
+        import ipykernel.kernelapp  # noqa: F401, PLC0415 - meanwhile
+
+        return leasing.result()
 
 
 def _lease_here(arguments: Arguments) -> str | None:
@@ -148,10 +163,6 @@ def _keep(lease: object) -> None:
 
 
 def _become_kernel(arguments: Arguments, notice: str | None) -> None:
-    # As ipykernel's own launcher does: a module of the notebook's folder must not come before the
-    # standard library's while ipykernel loads; IPython puts the folder back.
-    if sys.path and (sys.path[0] == "" or Path(sys.path[0]) == Path.cwd()):
-        del sys.path[0]
     from ipykernel.kernelapp import IPKernelApp  # noqa: PLC0415 - after the lease
 
     words = list(arguments.rest)

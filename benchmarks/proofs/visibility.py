@@ -74,11 +74,19 @@ def unmeasured(uuid: str) -> list[str]:
     """Return values that the table does not have."""
     return [
         "-4294967295",
+        "-4294967296",
+        "-18446744073709551615",
         "4294967296",
         "9223372036854775808",
+        "18446744069414584320",
         "18446744073709551616",
         f"{uuid[:12]}xyz",
+        f"{uuid[:12]} ",
+        f"{uuid[:12]};",
+        f"{uuid[:12]}-",
+        f"{uuid}00",
         "GPU-",
+        "GPU--",
         f"MIG-{uuid}",
     ]
 

@@ -59,17 +59,15 @@ def pid_namespace() -> int | None:
 
 def look(pid: int) -> ProcessInfo | None:
     """Return what /proc tells about a process, or None when there is none by that pid here."""
+    found = _read_stat(pid)
+    if found is None:
+        return None
+    uid, name, fields = found
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
-            text = file.read()
-            uid = os.fstat(file.fileno()).st_uid
-        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123 - as below
             words = file.read(4096).split(b"\0")
     except OSError:
         return None
-    # The second field is the name in parentheses and may contain both blanks and parentheses.
-    name = text[text.find(b"(") + 1 : text.rfind(b")")]
-    fields = text[text.rfind(b")") + 2 :].split()
     command = b" ".join(words).strip() or b"[" + name + b"]"
     return ProcessInfo(
         pid=pid,
@@ -80,6 +78,19 @@ def look(pid: int) -> ProcessInfo | None:
         state=fields[0].decode(),
         command=clean(command.decode(errors="replace"))[:_COMMAND_LENGTH],
     )
+
+
+def _read_stat(pid: int) -> tuple[int, bytes, list[bytes]] | None:
+    """Return a process's uid, its name, and the fields of its ``stat`` from the state on."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - a hot path on plain strings
+            text = file.read()
+            uid = os.fstat(file.fileno()).st_uid
+    except OSError:
+        return None
+    # The second field is the name in parentheses and may contain both blanks and parentheses.
+    end = text.rfind(b")")
+    return uid, text[text.find(b"(") + 1 : end], text[end + 2 :].split()
 
 
 def named_by_driver(pid: int, minor: int | None, *, simulated: bool = False) -> ProcessInfo | None:
@@ -120,9 +131,12 @@ def is_alive(process: ProcessRef) -> bool | None:
     """Return whether the process lives; None where that cannot be told (another namespace)."""
     if process.namespace != pid_namespace():
         return None
-    info = look(process.pid)
+    found = _read_stat(process.pid)
+    if found is None:
+        return False
+    state, start = found[2][0], int(found[2][19])
     # A zombie has given back its memory and its descriptors: it uses nothing.
-    return info is not None and info.state not in "ZX" and process.start in (None, info.start)
+    return state not in (b"Z", b"X") and process.start in (None, start)
 
 
 def all_pids() -> Iterator[int]:

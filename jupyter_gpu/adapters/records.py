@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import secrets
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +93,8 @@ class RecordDirectory:
     def _write(self, name: str, text: str) -> None:
         if self._fd is None:
             raise FileNotFoundError(2, "it is missing or is not a directory", str(self.path))
+        import secrets  # noqa: PLC0415 - readers never need it, and have to be quick
+
         temporary = f".{name}.{secrets.token_hex(4)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         try:

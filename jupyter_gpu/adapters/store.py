@@ -27,12 +27,11 @@ from jupyter_gpu.core.layout import (
     is_lease_id,
     lease_byte,
     lease_id_at,
-    nested_byte,
     new_lease_id,
     slot,
     ticket_byte,
 )
-from jupyter_gpu.core.leases import Holdings, Lease, ProcessRef, Record, Waiter
+from jupyter_gpu.core.leases import Holdings, Lease, Owner, ProcessRef, Record, Waiter
 
 STALLED_SECONDS = 3.0
 
@@ -182,7 +181,7 @@ class LeaseStore:
         record, user = found.record, processes.user_name(found.uid)
         parent = record.ancestors[-1] if record.ancestors else None
         if not all(self._locked(device_range(parent, uuid)) for uuid in record.uuids):
-            return Lease(record, user, "active", (), "this record claims a device it does not hold")
+            return Lease(record, user, "active", (), _NOT_HELD)
         alive = tuple((process, processes.is_alive(process)) for process in record.owner.processes)
         pids = tuple(process.pid for process, lives in alive if lives)
         if not alive or any(lives is not False for _, lives in alive) or _is_kept(record.owner):
@@ -254,13 +253,9 @@ class LeaseStore:
         if self._records is not None:
             self._records.touch(claim.id)
 
-    def sweep(self, claim: Claim) -> None:
-        """Remove some records of ours whose lease is gone, at one grant in sixteen.
-
-        A grant leaves one record behind at most and a sweep takes several, so that dead records
-        never pile up, and most grants pay nothing for it. Which ones do is drawn by the lease id.
-        """
-        if self._records is not None and claim.id.endswith("0"):
+    def sweep(self) -> None:
+        """Remove some records of ours whose lease is gone."""
+        if self._records is not None:
             for name, lease_id in self._records.dead_candidates():
                 if not self.is_live(lease_id):
                     self._records.remove_file(name)
@@ -296,10 +291,13 @@ def _named(pids: tuple[int, ...]) -> str:
 
 
 def _with_conflicts(leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
-    """Mark leases that claim a device which another claims too, at the same level."""
+    """Mark leases that claim a device which another claims too, at the same level.
+
+    A claim that is known to be false casts no doubt on others.
+    """
     holders: dict[tuple[tuple[str, ...], str], list[Lease]] = {}
     for lease in leases:
-        for uuid in lease.record.uuids:
+        for uuid in lease.record.uuids if lease.note != _NOT_HELD else ():
             holders.setdefault((lease.record.ancestors, uuid), []).append(lease)
     doubtful: set[str] = set()
     for rivals in holders.values():
@@ -313,6 +311,7 @@ def _with_conflicts(leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
     )
 
 
+_NOT_HELD = "this record claims a device it does not hold"
 _CONFLICT = "another lease claims the same device; both cannot be true"
 
 

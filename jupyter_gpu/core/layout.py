@@ -72,6 +72,11 @@ def device_range(ancestor: str | None, uuid: str) -> Range:
     return Range(_slot(ancestor, uuid), DEVICE_UNITS)
 
 
+def slot(ancestor: str | None, uuid: str) -> Range:
+    """Return the device's units and the nested unit behind them, for one question about both."""
+    return Range(_slot(ancestor, uuid), DEVICE_UNITS + 1)
+
+
 def nested_byte(ancestor: str | None, uuid: str) -> Range:
     """Return the unit that nested leases on this device lock together (shared).
 

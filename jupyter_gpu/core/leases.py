@@ -209,6 +209,8 @@ class Holdings:
 
 def clean(text: str) -> str:
     """Return text that is safe on one line of a terminal: no control characters, not endless."""
+    if text.isprintable() and len(text) <= _TEXT_LIMIT:
+        return text
     printable = "".join(character if character.isprintable() else "?" for character in text)
     return printable if len(printable) <= _TEXT_LIMIT else printable[: _TEXT_LIMIT - 1] + "…"
 

@@ -39,7 +39,7 @@ End = Literal[
 
 _UUID_DIGITS = 32
 _INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
-_LARGEST = 2**63 - 1
+_LARGEST = 2**64 - 1
 _PREFIXES = ("GPU-", "MIG-")
 _OLD_MIG_FORM = "MIG-GPU-"
 
@@ -181,26 +181,25 @@ def read(value: str, inventory: Inventory) -> Reading:
 
 
 def _read_integer(text: str, inventory: Inventory) -> Entry:
-    """Read an entry as C's ``atoi`` does: blanks, one sign, digits; the rest is ignored.
+    """Read an entry as C's ``strtoul`` and a cast to 32 bits do: blanks, one sign, digits.
 
-    Measured: 4294967297 is 1, and a number beyond 64 bits ends the list. Not measured, and read
-    the careful way: 64 bits are taken as signed, and a negative number ends the list however
-    large it is.
+    The rest is ignored. Measured: 4294967297 is 1, 9223372036854775808 is 0, and a number beyond
+    64 bits ends the list.
     """
     match = _INTEGER.match(text)
     if match is None:
         return Entry(text, end=_end_of_other_text(text))
     # A number of thousands of digits is never converted: Python refuses that.
     digits = match[2].lstrip("0") or "0"
-    if match[1] == "-" and digits != "0":
-        return Entry(text, end="negative")
     if len(digits) > len(str(_LARGEST)) or int(digits) > _LARGEST:
         return Entry(text, end="overflow")
-    number = (int(digits) + 2**31) % 2**32 - 2**31
-    wrapped = str(number) != digits
+    negative = match[1] == "-" and digits != "0"
+    number = ((-int(digits) if negative else int(digits)) + 2**31) % 2**32 - 2**31
+    wrapped = str(abs(number)) != digits or (negative and number >= 0)
     numbered = enumerable(inventory)
     if not 0 <= number < len(numbered):
-        return Entry(text, end="out of range", number=number, wrapped=wrapped)
+        end: End = "negative" if negative else "out of range"
+        return Entry(text, end=end, number=number, wrapped=wrapped)
     return Entry(text, device=numbered[number], number=number, wrapped=wrapped)
 
 
@@ -215,9 +214,10 @@ def _end_of_other_text(text: str) -> End:
 def _read_uuid(text: str, inventory: Inventory) -> Entry:
     """Read an entry as a UUID: exact prefix, hexadecimal digits in either case, no dashes.
 
-    Text after the digits is ignored. A unique beginning names a whole GPU; a MIG device is
-    accepted only in full, since nobody has measured whether its beginning is enough. ``MIG-``
-    followed by all of a whole GPU's digits names that GPU (measured).
+    Text after a whole UUID is ignored. A unique beginning, with nothing behind it, names a whole
+    GPU (both measured); a MIG device is accepted only in full, since nobody has measured whether
+    its beginning is enough. ``MIG-`` followed by all of a whole GPU's digits names that GPU
+    (measured).
     """
     if not text.startswith(_PREFIXES):
         return Entry(text, end=_end_of_other_text(text))
@@ -259,6 +259,8 @@ def _in_full(text: str, devices: tuple[Device, ...]) -> tuple[Device, ...]:
 
 
 def _beginning_with(text: str, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    if re.fullmatch(r"[0-9A-Fa-f-]*", text[len("GPU-") :]) is None:
+        return ()
     digits = _uuid_digits(text)
     return tuple(
         device

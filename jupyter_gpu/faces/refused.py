@@ -9,7 +9,7 @@ from tornado.web import HTTPError
 SERVICE_UNAVAILABLE = 503
 
 
-class KernelRefused(HTTPError):  # noqa: N818 - what it is, not that something broke
+class KernelRefused(HTTPError):
     """The kernel was not started, and the message says why and what to do.
 
     An HTTPError, because the server then answers POST /api/kernels with the message instead of

@@ -124,17 +124,19 @@ static int by_uuid(const char *entry, place *found) {
     char digits[33];
     if (!strncmp(entry, "MIG-GPU-", 8)) return by_old_form(entry, migs, mig_count, found);
     digits_of(entry, digits);
-    if (!strncmp(entry, "GPU-", 4)) return by_digits(digits, gpus, gpu_count, 0, found);
+    /* A beginning counts only with nothing behind it (measured); behind a whole UUID all may stand. */
+    int bare = !entry[4 + strspn(entry + 4, "0123456789abcdefABCDEF-")];
+    if (!strncmp(entry, "GPU-", 4)) return by_digits(digits, gpus, gpu_count, !bare, found);
     if (strncmp(entry, "MIG-", 4)) return 0;
     return by_digits(digits, migs, mig_count, 1, found) || by_digits(digits, gpus, gpu_count, 1, found);
 }
 
-/* As strtol and a cast to int: 4294967297 is 1, and what overflows 64 bits ends the list. */
+/* As strtoul and a cast to int: 4294967297 is 1, 9223372036854775808 is 0 (both measured), and
+ * what overflows 64 bits is -1 and ends the list. */
 static int by_number(const char *entry, const place *all, int count, place *found) {
     char *rest;
-    long value = strtol(entry, &rest, 10);
-    int index = (int)value;
-    if (rest == entry || value < 0 || index < 0 || index >= count) return 0;
+    int index = (int)strtoul(entry, &rest, 10);
+    if (rest == entry || index < 0 || index >= count) return 0;
     *found = all[index];
     return 1;
 }
