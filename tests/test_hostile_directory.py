@@ -268,7 +268,11 @@ def test_ten_thousand_dead_records_cost_nothing_and_are_swept(place):
     lease.release()
     assert looked - began < 0.1
     assert took < 0.5
-    assert len(os.listdir(records)) <= 10_000 - 128
+    with LeaseStore(place, write=True) as store:
+        began = time.perf_counter()
+        store.sweep()
+        assert time.perf_counter() - began < 0.5
+    assert len(os.listdir(records)) <= 10_000 - 64
 
 
 MOUNTED = """
