@@ -108,10 +108,17 @@ def test_an_error_inside_the_with_gives_the_devices_back():
     assert free_devices() == 8
 
 
-def test_a_forgotten_lease_is_free():
+def test_a_forgotten_lease_is_free_and_leaves_no_record(place):
     lease = jupyter_gpu.acquire("all")
     del lease
     gc.collect()
+    assert os.listdir(records_path(place)) == []
+    assert free_devices() == 8
+
+
+def test_a_lease_that_its_program_does_not_release_ends_with_it(holder, place):
+    one, _ = holder(8)
+    assert one.end() == 0
     assert free_devices() == 8
 
 
