@@ -61,24 +61,32 @@ def obstacle(
         return Obstacle(device.problem)
     if device.exclusive:
         return Obstacle("in exclusive-process mode, or closed to compute")
-    foreign = [process for process in device.processes if process.pid not in ours]
-    for process in foreign:
+    return _foreign_process(device, known, ours) or _memory(device, min_free_memory_bytes)
+
+
+def _foreign_process(
+    device: Device, known: Mapping[int, KnownProcess], ours: Collection[int]
+) -> Obstacle | None:
+    for process in device.processes:
         info = known.get(process.pid)
-        if info is None:
-            return Obstacle(
-                "used by a process that cannot be seen from here (ending, or outside this "
-                "container)",
-                passing=True,
-            )
-        if _MPS_SERVER not in info.command:
+        if process.pid in ours or (info is not None and _MPS_SERVER in info.command):
+            continue
+        if info is not None:
             return Obstacle(f"used without a lease by {info.user}: {process.pid} {info.command}")
-    used = device.memory_used_bytes
+        return Obstacle(
+            "used by a process that cannot be seen from here (ending, or outside this container)",
+            passing=True,
+        )
+    return None
+
+
+def _memory(device: Device, min_free_memory_bytes: int | None) -> Obstacle | None:
+    used, free = device.memory_used_bytes, device.memory_free_bytes
     # A desktop on the display's GPU uses memory without being a compute process.
     explained = bool(device.processes) or device.display
     if used is not None and used > UNEXPLAINED_MEMORY_BYTES and not explained:
         held = f"{in_gib(used)} GiB in use by no process that can be seen"
         return Obstacle(held, passing=True)
-    free = device.memory_free_bytes
     if min_free_memory_bytes is not None and free is not None and free < min_free_memory_bytes:
         return Obstacle(f"only {in_gib(free)} GiB free")
     return None
