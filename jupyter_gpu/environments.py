@@ -35,7 +35,7 @@ def version(name):
 print(json.dumps({"has": "gpu-provisioner" in {e.name for e in found},
                   "client": version("jupyter_client"), "ours": version("jupyter-gpu")}))
 """
-_EXEC_LINE = re.compile(r"""^'''exec' (.+?) "\\$0" """)
+_EXEC_LINE = re.compile(r"""^'''exec' (.+?) "\$0" """)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,8 @@ def set_up(root: Path = Path("/")) -> tuple[str, ...]:
         _refuse_while_used(before)
     try:
         done = [*_make(directory), *_write_tmpfiles(_under(root, TMPFILES))]
+    except StoreError:  # one of these, and a sentence already
+        raise
     except OSError as error:
         raise StoreError(f"{error.filename or directory}: {error.strerror}.") from error
     if is_new:

@@ -1,0 +1,223 @@
+import os
+import subprocess
+import sys
+
+import pytest
+from support_cli import gpu, gpu_json
+
+import jupyter_gpu
+from jupyter_gpu.adapters import locks
+from jupyter_gpu.core.layout import LEASE_IDS, QUEUE, Range, device_range
+from jupyter_gpu.doctor import examine
+
+HOLD = """
+import os, sys
+from jupyter_gpu.adapters import locks
+from jupyter_gpu.core.layout import Range
+fd = os.open(sys.argv[1], os.O_RDWR)
+assert locks.try_lock(fd, Range(int(sys.argv[2]), int(sys.argv[3])))
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def squat(program, lease_directory):
+    """A process that locks a range of the lock file and leaves no record."""
+
+    def start(where):
+        with jupyter_gpu.acquire(1):
+            pass  # makes the lease directory
+        child = program(HOLD, arguments=(lease_directory / "lock", where.start, where.length))
+        assert child.read() == "locked"
+        return child
+
+    return start
+
+
+def find(name):
+    return [check for check in examine(os.environ) if check.name == name]
+
+
+def one(name):
+    (check,) = find(name)
+    return check
+
+
+def test_a_sound_machine_has_nothing_to_mend(eight_gpus):
+    with jupyter_gpu.acquire(2):
+        found = examine(os.environ)
+    assert {check.status for check in found} <= {"ok", "warn"}
+    assert one("driver").found == ("simulated machine, NVIDIA 580.95.05, CUDA 13.0, 8 GPUs")
+    leases = next(check for check in found if check.name == "leases")
+    assert leases.found == "1 lease, 0 waiting"
+
+
+def test_looking_makes_no_lease_directory(eight_gpus, lease_directory):
+    examine(os.environ)
+    assert not lease_directory.exists()
+    assert "made at the first lease" in one("lease directory").found
+
+
+def test_a_machine_without_a_driver_is_a_warning_with_what_mends_it(driver_double):
+    said = driver_double.python(
+        "import os; from jupyter_gpu.doctor import examine; print(examine(os.environ)[0])",
+        LD_LIBRARY_PATH="/nowhere",
+    )
+    assert "status='warn'" in said
+    assert "fix='install the driver" in said
+
+
+def test_a_driver_that_fails_is_a_failure(driver_double):
+    driver_double.write(errors={"nvmlInit": 18})
+    said = driver_double.python(
+        "import os; from jupyter_gpu.doctor import examine; print(examine(os.environ)[0])"
+    )
+    assert "status='fail'" in said
+    assert "reboot the machine" in said
+
+
+def test_a_broken_gpu_is_a_warning(simulate):
+    simulate({"gpus": [{"name": "NVIDIA L4", "problem": "GPU 0 is lost; reboot the machine."}]})
+    check = one("GPU 0")
+    assert (check.status, check.found, check.fix) == ("warn", "GPU 0 is lost", "reboot the machine")
+
+
+def test_a_simulation_that_cannot_be_read_is_a_failure(monkeypatch):
+    monkeypatch.setenv("JUPYTER_GPU_SIMULATE", "1xNOTHING")
+    assert one("driver").status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "status"),
+    [
+        ("CUDA_VISIBLE_DEVICES", "1,0", "ok"),
+        ("CUDA_VISIBLE_DEVICES", "-1", "ok"),
+        ("CUDA_VISIBLE_DEVICES", "0-2", "warn"),
+        ("CUDA_VISABLE_DEVICES", "0", "warn"),
+    ],
+)
+def test_what_is_visible_is_read_as_the_driver_reads_it(
+    eight_gpus, monkeypatch, variable, value, status
+):
+    monkeypatch.setenv(variable, value)
+    check = one("CUDA_VISIBLE_DEVICES")
+    assert check.status == status
+    assert (check.fix is None) == (status == "ok")
+
+
+def test_a_lease_directory_that_cannot_be_used_is_a_failure(eight_gpus, lease_directory):
+    lease_directory.write_text("")
+    check = one("lease directory")
+    assert check.status == "fail"
+    assert "JUPYTER_GPU_LEASE_DIR" in check.fix
+
+
+def test_records_that_cannot_be_written_are_a_failure(eight_gpus, lease_directory):
+    with jupyter_gpu.acquire(1):
+        pass
+    for path in sorted((lease_directory / "records").iterdir()):
+        path.unlink()
+    (lease_directory / "records").rmdir()
+    (lease_directory / "records").write_text("")
+    assert one("lease directory").status == "fail"
+
+
+def test_an_unknown_layout_is_a_failure(eight_gpus, lease_directory):
+    with jupyter_gpu.acquire(1):
+        pass
+    (lease_directory / "layout").write_text("99\n")
+    assert "layout '99'" in one("lease directory").found
+
+
+def test_a_device_locked_without_a_record_is_a_failure_that_names_the_process(eight_gpus, squat):
+    child = squat(device_range(None, eight_gpus.devices[3].uuid))
+    check = one("stray lock")
+    assert check.status == "fail"
+    assert check.found.startswith("GPU 3 is locked by a program that left no record")
+    assert f"{child.pid} of " in check.found
+    assert check.fix == f"kill {child.pid}"
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        (LEASE_IDS, "a lease id"),
+        (Range(LEASE_IDS.start + 5, 1), "a lease id"),
+        (QUEUE, "the queue"),
+    ],
+)
+def test_locked_ids_and_a_locked_queue_are_failures(eight_gpus, squat, where, what):
+    child = squat(where)
+    checks = find("stray lock")
+    assert any(check.found.startswith(what) for check in checks)
+    assert all(str(child.pid) in check.fix for check in checks)
+
+
+def test_a_lease_that_is_only_kept_by_workers_is_a_warning(eight_gpus, program):
+    code = (
+        "import os, sys, jupyter_gpu\n"
+        "held = jupyter_gpu.acquire(2)\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n    sys.stdin.read(); os._exit(0)\n"
+        "print(pid, flush=True)\n"
+        "os._exit(0)\n"
+    )
+    parent = program(code)
+    worker = int(parent.read())
+    parent.process.wait(timeout=10)
+    (check,) = [
+        check
+        for check in examine(os.environ)
+        if check.name.startswith("lease ") and check.name != "lease directory"
+    ]
+    assert check.status == "warn"
+    assert check.fix == f"kill {worker}"
+    parent.process.stdin.close()
+    parent.process.stdin = open(os.devnull, "w")
+
+
+def test_where_there_are_no_locks_it_says_so(eight_gpus, monkeypatch):
+    monkeypatch.setattr(locks, "possible", lambda: False)
+    check = one("lease directory")
+    assert check.status == "warn"
+    assert "Not exclusive here" in check.found
+
+
+def test_the_command_says_what_mends_each_finding_and_fails_for_a_failure(
+    capsys, eight_gpus, lease_directory, monkeypatch
+):
+    monkeypatch.setenv("PATH", "")
+    assert gpu(capsys, "doctor")[0] == 0
+    lease_directory.write_text("")
+    code, out, err = gpu(capsys, "doctor")
+    assert (code, err) == (1, "")
+    lines = out.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("fail  lease directory: "))
+    assert any(line.startswith("      → ") for line in lines[at + 1 : at + 4])
+    assert "1 failed" in lines[-1]
+
+
+def test_its_json_has_every_check(capsys, eight_gpus, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    checks = gpu_json(capsys, "doctor")["checks"]
+    assert {"driver", "CUDA_VISIBLE_DEVICES", "lease directory", "leases", "servers"} <= {
+        check["name"] for check in checks
+    }
+    for check in checks:
+        assert set(check) == {"name", "status", "found", "fix"}
+        assert (check["fix"] is None) == (check["status"] == "ok")
+
+
+def test_a_server_environment_without_the_package_is_found_from_the_kernels(
+    capsys, eight_gpus, tmp_path, monkeypatch
+):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "server"], check=True)
+    lab = tmp_path / "server/bin/jupyter-lab"
+    lab.write_text(f"#!{tmp_path}/server/bin/python\n")
+    lab.chmod(0o755)
+    monkeypatch.setenv("PATH", str(lab.parent))
+    code, out, _ = gpu(capsys, "doctor")
+    assert code == 1
+    assert "lacks jupyter-gpu" in " ".join(out.split())
+    assert f"→ {tmp_path}/server/bin/python -m pip install jupyter-gpu" in out

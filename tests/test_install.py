@@ -1,0 +1,93 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+from support_cli import gpu, gpu_json
+
+
+def installed(name):
+    path = Path(os.environ["JUPYTER_DATA_DIR"]) / "kernels" / name / "kernel.json"
+    return json.loads(path.read_text())
+
+
+def test_a_kernelspec_is_written_where_this_user_keeps_them(capsys, eight_gpus):
+    code, out, _ = gpu(capsys, "install", "--gpus", "3")
+    assert code == 0
+    assert out.startswith('Installed "PyTorch (3 GPUs)" as pytorch-3gpus in')
+    assert installed("pytorch-3gpus")["metadata"]["kernel_provisioner"]["config"] == {"gpus": 3}
+
+
+def test_its_json_is_the_kernelspec(capsys, eight_gpus):
+    spec = gpu_json(capsys, "install", "--gpus", "all")["kernelspec"]
+    assert (spec["name"], spec["gpus"], spec["provisioner"]) == (
+        "pytorch-all-gpus",
+        "all",
+        "gpu-provisioner",
+    )
+
+
+def test_every_option_of_the_request_stands_in_it_as_written(capsys, eight_gpus):
+    words = "--devices 4,5 --wait 10m --min-free-memory 20GiB --model H200 --identifiers uuid"
+    assert gpu(capsys, "install", "--gpus", "2", "--name", "mine", *words.split())[0] == 0
+    spec = installed("mine")
+    assert spec["metadata"]["kernel_provisioner"]["config"] == {
+        "gpus": 2,
+        "devices": ["4", "5"],
+        "wait": "10m",
+        "min_free_memory": "20GiB",
+        "model": "H200",
+        "identifiers": "uuid",
+    }
+    assert "--devices=4,5" in spec["argv"]
+
+
+def test_names_environment_and_place_can_be_chosen(capsys, eight_gpus, tmp_path):
+    words = ["--name", "mine", "--display-name", "Mine", "--env", "A=1", "--env", "B=2"]
+    assert gpu(capsys, "install", *words, "--prefix", tmp_path, "--no-provisioner")[0] == 0
+    spec = json.loads((tmp_path / "share/jupyter/kernels/mine/kernel.json").read_text())
+    assert (spec["display_name"], spec["env"]) == ("Mine", {"A": "1", "B": "2"})
+    assert "kernel_provisioner" not in spec["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpus", "9"], "this machine has 8 GPUs"),
+        (["--gpus", "two"], "gpus: 'two'"),
+        (["--devices", "11"], "There is no device 11"),
+        (["--model", "T4000"], "T4000"),
+        (["--memory-cap", "10GiB"], "'memory_cap' is not built yet"),
+        (["--slurm"], "--slurm is not built yet"),
+        (["--user", "--sys-prefix"], "not allowed with"),
+    ],
+)
+def test_what_cannot_be_is_wrong_usage_and_nothing_is_written(capsys, eight_gpus, words, said):
+    code, out, err = gpu(capsys, "install", *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not os.path.exists(os.environ["JUPYTER_DATA_DIR"])
+
+
+def test_a_source_that_is_not_there_is_a_failure(capsys, eight_gpus):
+    code, _, err = gpu(capsys, "install", "--from", "no-such-kernelspec")
+    assert code == 1
+    assert "no-such-kernelspec" in err
+
+
+def test_where_no_machine_can_be_asked_it_says_so_and_installs(capsys, simulate):
+    simulate({"gpus": []})
+    code, out, err = gpu(capsys, "install", "--gpus", "9")
+    assert code == 0
+    assert "Not checked against this machine" in err
+    assert out.startswith("Installed")
+
+
+def test_a_kernelspec_that_only_servers_lease_for_says_so(capsys, eight_gpus, tmp_path):
+    folder = Path(os.environ["JUPYTER_DATA_DIR"]) / "kernels" / "other"
+    folder.mkdir(parents=True)
+    spec = {"argv": ["other-kernel", "{connection_file}"], "display_name": "Other", "language": "x"}
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    code, _, err = gpu(capsys, "install", "--from", "other", "--gpus", "1")
+    assert code == 0
+    assert "Only a Jupyter server" in err

@@ -1,0 +1,18 @@
+from support_cli import gpu, gpu_json
+
+
+def test_it_lists_what_was_installed(capsys, eight_gpus):
+    gpu(capsys, "install", "--gpus", "3", "--name", "for-the-list")
+    found = {spec["name"]: spec for spec in gpu_json(capsys, "list")["kernelspecs"]}
+    spec = found["for-the-list"]
+    assert spec["gpus"] == 3
+    assert spec["display_name"] == "PyTorch (3 GPUs)"
+    assert spec["provisioner"] == "gpu-provisioner"
+    assert spec["path"].endswith("/kernels/for-the-list")
+    code, out, err = gpu(capsys, "list")
+    assert (code, err) == (0, "")
+    assert "for-the-list" in out
+
+
+def test_it_takes_nothing_more(capsys):
+    assert gpu(capsys, "list", "pytorch")[0] == 2
