@@ -137,7 +137,7 @@ class HeldLease:
             if owner != record.owner:
                 record = dataclasses.replace(record, owner=owner)
                 assert self._place is not None, "a claim stands in a place"
-                with LeaseStore(self._place, write=True) as store:
+                with _reopened(self._place) as store:
                     store.publish(claim, record)
                 self._grant = dataclasses.replace(self._grant, record=record)
 
@@ -165,8 +165,13 @@ def _end(claim: Claim, place: Place) -> None:
     if claim.closed:
         return
     try:
-        with LeaseStore(place, write=True) as store:
+        with _reopened(place) as store:
             store.withdraw(claim)
     except StoreError:  # the directory is gone or spoilt: the lock can be given up alone
         claim.close()
 
+
+
+def _reopened(place: Place) -> LeaseStore:
+    # Where a lease was taken, the file system has been looked at.
+    return LeaseStore(place, write=True, filesystem=lambda _: None)

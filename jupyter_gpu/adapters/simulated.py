@@ -84,6 +84,7 @@ class SimulatedMachine:
 
     def __init__(self, description: str) -> None:
         self.description = description
+        self._from_groups: Inventory | None = None  # such a machine never changes
 
     def __enter__(self) -> SimulatedMachine:
         return self
@@ -104,9 +105,13 @@ class SimulatedMachine:
         SimulationError
             When the description cannot be read, with what is wrong with it.
         """
+        if self._from_groups is not None:
+            return self._from_groups
         groups = [_GROUP.fullmatch(part) for part in self.description.split("+")]
         if all(groups):
-            return _from_groups(self.description, [g for g in groups if g is not None])
+            found = [group for group in groups if group is not None]
+            self._from_groups = _from_groups(self.description, found)
+            return self._from_groups
         return _from_file(self.description)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable, Collection
@@ -31,7 +32,7 @@ from jupyter_gpu.core.layout import (
     slot,
     ticket_byte,
 )
-from jupyter_gpu.core.leases import Holdings, Lease, Owner, ProcessRef, Record, Waiter
+from jupyter_gpu.core.leases import Holdings, Lease, ProcessRef, Record, Waiter
 
 STALLED_SECONDS = 3.0
 
@@ -155,6 +156,9 @@ class LeaseStore:
         """Return every live lease and waiter, and which of these devices nobody claims."""
         if self._fd is None or self._records is None:
             return Holdings()
+        # One moment, one answer: a process and a user are asked for once, however many leases.
+        is_alive = functools.cache(processes.is_alive)
+        user_of = functools.cache(processes.user_name)
         leases: list[Lease] = []
         waiters: list[Waiter] = []
         for where in locks.locked_ranges(self._fd, LEASE_IDS):
@@ -164,27 +168,35 @@ class LeaseStore:
                 continue
             if found.record.ticket is not None and not found.record.uuids:
                 if self._locked(ticket_byte(found.record.ticket)):
-                    waiters.append(self._waiter(found))
+                    waiters.append(self._waiter(found, user_of(found.uid)))
             elif found.record.uuids:
-                leases.append(self._lease(found))
+                leases.append(self._lease(found, user_of(found.uid), is_alive))
         leases.sort(key=lambda lease: (lease.record.indices, lease.record.since))
         waiters.sort(key=lambda waiter: waiter.record.ticket or 0)
         claimed = {uuid for lease in leases for uuid in lease.record.uuids}
         unclaimed = tuple(u for u in known_uuids if u not in claimed and not self.is_free((), u))
         return Holdings(_with_conflicts(tuple(leases)), tuple(waiters), unclaimed)
 
-    def _waiter(self, found: FoundRecord) -> Waiter:
+    def _waiter(self, found: FoundRecord, user: str) -> Waiter:
         stalled = time.time() - found.touched > STALLED_SECONDS
-        return Waiter(found.record, processes.user_name(found.uid), stalled)
+        return Waiter(found.record, user, stalled)
 
-    def _lease(self, found: FoundRecord) -> Lease:
-        record, user = found.record, processes.user_name(found.uid)
+    def _lease(
+        self,
+        found: FoundRecord,
+        user: str,
+        is_alive: Callable[[ProcessRef], bool | None],
+    ) -> Lease:
+        record = found.record
         parent = record.ancestors[-1] if record.ancestors else None
         if not all(self._locked(device_range(parent, uuid)) for uuid in record.uuids):
             return Lease(record, user, "active", (), _NOT_HELD)
-        alive = tuple((process, processes.is_alive(process)) for process in record.owner.processes)
+        alive = tuple((process, is_alive(process)) for process in record.owner.processes)
         pids = tuple(process.pid for process, lives in alive if lives)
-        if not alive or any(lives is not False for _, lives in alive) or _is_kept(record.owner):
+        keeper = record.owner.keeper
+        if not alive or any(lives is not False for _, lives in alive):
+            return Lease(record, user, "active", pids)
+        if keeper is not None and is_alive(keeper) is not False:
             return Lease(record, user, "active", pids)
         return self._draining(found, user)
 
@@ -277,10 +289,6 @@ class LeaseStore:
             return ()
         pids = processes.holders_of(os.fstat(self._fd), lease_byte(lease_id))
         return tuple(processes.reference(pid) for pid in pids)
-
-
-def _is_kept(owner: Owner) -> bool:
-    return owner.keeper is not None and processes.is_alive(owner.keeper) is not False
 
 
 def _named(pids: tuple[int, ...]) -> str:

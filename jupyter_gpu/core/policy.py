@@ -93,19 +93,23 @@ def require_possible(
     """
     if request.gpus == 0:
         return
-    have = _what_there_is(inventory, pool, limited_by)
+    trouble = _trouble(request, inventory, pool)
+    if trouble is not None:
+        raise ImpossibleRequest(f"{trouble}{_what_there_is(inventory, pool, limited_by)}")
+
+
+def _trouble(request: Request, inventory: Inventory, pool: tuple[Device, ...]) -> str | None:
     if not inventory.gpus:
-        raise ImpossibleRequest(f"{_asked(request)}, and {have}")
+        return f"{_asked(request)}, and "
     for name in request.devices:
         if not any(named(device, name) for device in inventory.devices):
-            raise ImpossibleRequest(f"There is no device {name} here: {have}")
+            return f"There is no device {name} here: "
         if not any(named(device, name) for device in pool):
-            raise ImpossibleRequest(f"Device {name} is outside the pool: {have}")
+            return f"Device {name} is outside the pool: "
     if len({d.uuid for d in pool for n in request.devices if named(d, n)}) < len(request.devices):
-        raise ImpossibleRequest(f"devices: two names mean the same device: {have}")
+        return "devices: two names mean the same device: "
     wanted = 1 if request.gpus == "all" else request.gpus
-    if len(eligible(request, pool)) < wanted:
-        raise ImpossibleRequest(f"{_asked(request)}, and {have}")
+    return f"{_asked(request)}, and " if len(eligible(request, pool)) < wanted else None
 
 
 def _asked(request: Request) -> str:
