@@ -58,7 +58,7 @@ def test_memory_says_how_much_of_it_is_this_kernels():
         ("open", "CUDA is open"),
         ("absent", "no working driver"),
         ("forked", "forked"),
-        ("simulated", "in force: –, simulated"),
+        ("simulated", "in force –, simulated"),
     ],
 )
 def test_the_state_is_said_in_words(state, words):
@@ -68,7 +68,7 @@ def test_the_state_is_said_in_words(state, words):
 def test_three_values_are_shown_and_when_frozen_the_driver_is_believed():
     text = flat(shown(own(state="frozen", in_force=(3, 1))))
     assert "frozen" in text
-    assert 'launched with: "3,1" · set now: "3,1" · in force: physical 3, 1' in text
+    assert 'launched with "3,1"; set now "3,1"; in force physical 3, 1' in text
     assert "changes nothing" not in text
 
 
@@ -145,3 +145,8 @@ def test_hostile_names_stay_on_their_line():
 def test_a_value_with_a_slip_is_noted_while_it_still_counts():
     assert "Ranges are not read by CUDA" in flat(shown(kernel(now="0-1"), leases=()))
     assert uuid(0) not in shown(own())
+
+
+def test_a_variable_that_is_not_set_is_said_in_words():
+    text = flat(shown(kernel(launched=None, now=None), leases=()))
+    assert "launched without it; not set now; in force – (open)" in text

@@ -40,7 +40,7 @@ _STATES = {
     "if that kernel had initialised it.",
     "simulated": "CUDA is simulated: no driver is open or frozen here.",
 }
-_IN_FORCE_UNKNOWN = {"open": "– (not read yet)", "simulated": "–, simulated"}
+_IN_FORCE_UNKNOWN = {"open": "– (open)", "simulated": "–, simulated"}
 
 
 def kernel_view(overview: Overview, process: KernelProcess, now: datetime) -> View:
@@ -126,10 +126,12 @@ def _values(process: KernelProcess) -> str:
         in_force = f"physical {', '.join(physical)}" if process.in_force else "no device"
     else:
         in_force = _IN_FORCE_UNKNOWN.get(process.state, "–")
-    return (
-        f"CUDA_VISIBLE_DEVICES, launched with: {value_words(process.launched_with)} · "
-        f"set now: {value_words(process.set_now)} · in force: {in_force}"
+    launched, now = map(value_words, (process.launched_with, process.set_now))
+    started = (
+        "launched without it" if process.launched_with is None else f"launched with {launched}"
     )
+    by_now = "not set now" if process.set_now is None else f"set now {now}"
+    return f"CUDA_VISIBLE_DEVICES: {started}; {by_now}; in force {in_force}"
 
 
 def _lease_line(lease: Lease, process: KernelProcess, now: datetime) -> str:

@@ -46,7 +46,7 @@ def _table(table: Table) -> str:
     rows = "".join(_row(table, row, kept) for row in table.rows)
     caption = f'<caption style="text-align:left;{_MUTED}">{_escaped(table.caption)}</caption>'
     return (
-        f'<table style="margin:4px 0;border-collapse:collapse">{caption}'
+        f'<table style="margin:4px 0;border-collapse:collapse;font-size:inherit">{caption}'
         f"<thead><tr>{headings}</tr></thead><tbody>{rows}</tbody></table>"
     )
 
@@ -62,4 +62,6 @@ def _cell(tag: str, column: Column, text: str, scope: str | None = None) -> str:
     align = "right" if column.right else "left"
     attribute = "" if scope is None else f' scope="{scope}"'
     style = f"text-align:{align};{_CELL}" + (f";{_RULE}" if scope == "col" else "")
+    if column.right or scope is not None:
+        style += ";white-space:nowrap"
     return f'<{tag}{attribute} style="{style}">{_escaped(text)}</{tag}>'
