@@ -421,7 +421,9 @@ for question in sys.stdin:
         assert user.tell("acquire").startswith("StoreError GPUs cannot be leased: ")
         assert user.tell("look").startswith("StoreError GPUs cannot be leased: ")
 
-    def test_names_that_another_user_squats_take_nothing_from_anybody(self, place, program):
+    def test_names_that_another_user_squats_take_nothing_from_anybody(
+        self, needs_root, place, program
+    ):
         squat = f"""
 import os, sys
 os.chdir(sys.argv[1])
