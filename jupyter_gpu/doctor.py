@@ -21,7 +21,14 @@ from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.checks import Check
 from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.errors import StoreError
-from jupyter_gpu.core.layout import LEASE_IDS, QUEUE, Range, device_range, lease_id_at
+from jupyter_gpu.core.layout import (
+    LEASE_IDS,
+    QUEUE,
+    WHOLE_FILE,
+    Range,
+    device_range,
+    lease_id_at,
+)
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.quantities import in_words
 from jupyter_gpu.core.standing import holder_words
@@ -153,7 +160,7 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 def _is_used(lock_path: Path) -> bool:
     with _opened(lock_path) as found:
-        return found is not None and locks.first_lock(found, Range(0, (1 << 63) - 1)) is not None
+        return found is not None and locks.first_lock(found, WHOLE_FILE) is not None
 
 
 def _leases(overview: Overview, place: Place) -> Iterator[Check]:

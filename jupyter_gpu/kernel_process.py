@@ -11,8 +11,8 @@ from jupyter_gpu.adapters.driver import DriverState, look_at_driver
 from jupyter_gpu.adapters.launch import Launch
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.environment import LEASE, NOTICE, VISIBLE
+from jupyter_gpu.core.kernel_process import InForce, KernelProcess, ProcessState
 from jupyter_gpu.core.leases import clean
-from jupyter_gpu.core.overview import InForce, KernelProcess, ProcessState
 
 FRAMEWORK = "JUPYTER_GPU_FRAMEWORK"
 # Import name to the name people know and the pip command's argument.

@@ -21,7 +21,7 @@ from jupyter_gpu.adapters.place import (
 )
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.errors import StoreError
-from jupyter_gpu.core.layout import LAYOUT_VERSION, Range
+from jupyter_gpu.core.layout import LAYOUT_VERSION, WHOLE_FILE
 from jupyter_gpu.core.refusal import since_in_words
 from jupyter_gpu.core.standing import holder_words
 
@@ -33,7 +33,6 @@ f {SYSTEM_DIRECTORY / LAYOUT_NAME} 0644 root root - {LAYOUT_VERSION}
 d {SYSTEM_DIRECTORY / RECORDS_NAME} 1777 root root -
 f {SYSTEM_DIRECTORY / LOCK_NAME} 0666 root root -
 """
-_WHOLE_FILE = Range(0, (1 << 63) - 1)
 _MODES = ((".", 0o755), (LAYOUT_NAME, 0o644), (RECORDS_NAME, 0o1777), (LOCK_NAME, 0o666))
 
 
@@ -105,7 +104,7 @@ def _is_locked(path: Path) -> bool:
     except OSError:
         return False
     try:
-        return locks.supported(fd) and locks.first_lock(fd, _WHOLE_FILE) is not None
+        return locks.supported(fd) and locks.first_lock(fd, WHOLE_FILE) is not None
     finally:
         os.close(fd)
 

@@ -8,8 +8,9 @@ from datetime import datetime, timezone
 
 from jupyter_gpu.cli import main
 from jupyter_gpu.core.devices import Device, Inventory, Process
+from jupyter_gpu.core.kernel_process import InForce, KernelProcess
 from jupyter_gpu.core.leases import Holdings, Lease, Owner, Record, Waiter
-from jupyter_gpu.core.overview import InForce, KernelProcess, Leasing, Overview, SeenProcess
+from jupyter_gpu.core.overview import Leasing, Overview, SeenProcess
 from jupyter_gpu.core.request import Request
 from jupyter_gpu.core.visibility import visible
 

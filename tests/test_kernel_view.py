@@ -2,9 +2,10 @@ import pytest
 from support_cli import GIB, NOW, device, inventory, kernel, lease, overview, using, uuid
 
 from jupyter_gpu.core.devices import Inventory
+from jupyter_gpu.core.kernel_process import InForce
 from jupyter_gpu.core.kernel_view import kernel_view, others_words
 from jupyter_gpu.core.leases import Owner
-from jupyter_gpu.core.overview import InForce, Leasing
+from jupyter_gpu.core.overview import Leasing
 from jupyter_gpu.core.render_text import as_text
 
 MINE = lease("a", (3, 1), "me", Owner("kernel", notebook="/home/me/train.ipynb"))

@@ -14,15 +14,16 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from jupyter_gpu.adapters import locks, processes
-from jupyter_gpu.adapters.claim import Claim
 from jupyter_gpu.adapters.place import Place, filesystem_type, open_directory, open_lock
 from jupyter_gpu.adapters.records import FoundRecord, RecordDirectory
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.layout import (
     LEASE_IDS,
     QUEUE,
+    WHOLE_FILE,
     Range,
     device_range,
     is_lease_id,
@@ -33,6 +34,9 @@ from jupyter_gpu.core.layout import (
     ticket_byte,
 )
 from jupyter_gpu.core.leases import Holdings, Lease, ProcessRef, Record, Waiter
+
+if TYPE_CHECKING:
+    from jupyter_gpu.adapters.claim import Claim
 
 STALLED_SECONDS = 3.0
 
@@ -114,6 +118,8 @@ class LeaseStore:
         StoreError
             When no lease id can be locked: somebody has locked the range of ids.
         """
+        from jupyter_gpu.adapters.claim import Claim  # noqa: PLC0415 - readers have to be quick
+
         assert self._directory_fd is not None, "opened for writing"
         fd = open_lock(self.place, self._directory_fd, write=True, filesystem=lambda _: None)
         assert fd is not None, "made where it was missing"
@@ -154,7 +160,7 @@ class LeaseStore:
 
     def holdings(self, known_uuids: Collection[str] = ()) -> Holdings:
         """Return every live lease and waiter, and which of these devices nobody claims."""
-        if self._fd is None or self._records is None:
+        if self._fd is None or self._records is None or not self._locked(WHOLE_FILE):
             return Holdings()
         # One moment, one answer: a process and a user are asked for once, however many leases.
         is_alive = functools.cache(processes.is_alive)

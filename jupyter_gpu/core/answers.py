@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jupyter_gpu.core.devices import Device
-from jupyter_gpu.core.overview import KernelProcess, Overview
-from jupyter_gpu.core.visibility import Visible
+from jupyter_gpu.core.overview import Overview
+
+if TYPE_CHECKING:
+    from jupyter_gpu.core.kernel_process import KernelProcess
+    from jupyter_gpu.core.visibility import Visible
 
 SCHEMA = 1
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.kernel_process import InForce, KernelProcess
 from jupyter_gpu.core.leases import Lease
-from jupyter_gpu.core.overview import InForce, KernelProcess, Overview
+from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.quantities import in_gib, in_words
 from jupyter_gpu.core.refusal import since_in_words
 from jupyter_gpu.core.standing import holder_name, holder_words, standing

@@ -8,7 +8,6 @@ a unit of its own, and so has every ticket of the queue. The file itself stays e
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 
@@ -31,6 +30,7 @@ class Range:
     length: int
 
 
+WHOLE_FILE = Range(0, (1 << 63) - 1)
 LEASE_IDS = Range(_LEASE_IDS_START, 1 << (4 * _ID_DIGITS))
 QUEUE = Range(_QUEUE_START, _QUEUE_LENGTH)
 
@@ -63,6 +63,8 @@ def ticket_byte(ticket: int) -> Range:
 
 
 def _slot(ancestor: str | None, uuid: str) -> int:
+    import hashlib  # noqa: PLC0415 - readers have to be quick, and on an idle machine need none
+
     digest = hashlib.sha256(f"{ancestor or ''}\n{uuid}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 18) << _SLOT_BITS  # 46 bits of slot
 
