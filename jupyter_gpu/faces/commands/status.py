@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+from jupyter_gpu.adapters.ahead import AheadMachine
+from jupyter_gpu.adapters.machine import find_machine
 from jupyter_gpu.faces.commands.command import Command, Options, write_json
-from jupyter_gpu.overview import read_overview
 
 
 class Status(Command):
@@ -20,7 +21,10 @@ class Status(Command):
     def run(self, options: Options, rest: tuple[str, ...] | None) -> int:
         """Answer, whatever of it cannot be read."""
         del rest
-        overview = read_overview(os.environ)
+        with AheadMachine(find_machine(os.environ)) as machine:
+            from jupyter_gpu.overview import read_overview  # noqa: PLC0415 - loads meanwhile
+
+            overview = read_overview(os.environ, machine=machine)
         if options.json:
             from jupyter_gpu.core.answers import status_answer  # noqa: PLC0415 - one of two
 
