@@ -85,12 +85,12 @@ def _a_clean_environment(monkeypatch, lease_directory, tmp_path_factory):
 def leases_left(lock, within=3.0):
     """Return what is still locked after a moment in which ending processes may end."""
     deadline = time.monotonic() + within
-    while True:
-        gc.collect()
-        left = _locked(lock)
-        if not left or time.monotonic() > deadline:
-            return left
+    while left := _locked(lock):
+        if time.monotonic() > deadline:
+            break
+        gc.collect()  # a lease that is only forgotten yet
         time.sleep(0.01)
+    return left
 
 
 def _locked(lock):
