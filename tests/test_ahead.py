@@ -26,6 +26,9 @@ class Slow:
             raise self.error
         return inventory()
 
+    def __enter__(self):
+        return self
+
     def __exit__(self, *_):
         self.closed = True
 

@@ -23,7 +23,9 @@ class AheadMachine:
     """
 
     def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+        # Entered here and not in the thread: loading is work, which two threads only share; what
+        # is worth a thread is the waiting that follows.
+        self._machine = machine.__enter__()
         self._inventory: Inventory | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._read, name="read-machine", daemon=True)

@@ -8,6 +8,7 @@ inventory.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import threading
@@ -36,7 +37,9 @@ class NVMLMachine:
         self._nvml: Any = None
 
     def __enter__(self) -> Self:
-        """Open nothing yet: the first read does, so that entering cannot fail."""
+        """Load pynvml but open nothing yet: the first read does, so that entering cannot fail."""
+        with contextlib.suppress(ImportError):  # the first read says so
+            _import_pynvml()
         return self
 
     def __exit__(
