@@ -49,7 +49,8 @@ NOT_AT_IMPORT = ("pynvml", "IPython", "ipywidgets", "jupyter_server", "tornado",
 
 # Modules without a test file of their own, and why that is right.
 TESTED_ELSEWHERE = {
-    "jupyter_gpu.core.errors": "every error is tested where it is raised",
+    "jupyter_gpu.adapters.nvml_gpu": "test_nvml reads every GPU through it",
+    "jupyter_gpu.core.nvml_words": "test_nvml provokes every error of its table",
 }
 
 
