@@ -254,7 +254,8 @@ class Acquisition:
                 return None
         holdings = self._store.holdings([device.uuid or "" for device in pool.devices])
         others = Holdings(
-            holdings.leases,
+            # The lease above is what the pool is: it stands in nobody's way.
+            tuple(one for one in holdings.leases if one.record.id not in pool.ancestors),
             tuple(w for w in holdings.waiters if w.record.id != self._claim.id),
             holdings.unclaimed,
         )

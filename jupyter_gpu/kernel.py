@@ -97,21 +97,10 @@ def prepare(arguments: Arguments) -> str | None:
     if inherited or provisioned:
         return None
     os.environ.pop(NOTICE, None)
-    notice = _lease_while_importing(arguments)
+    notice = _lease_here(arguments)
     if notice is not None:
         os.environ[NOTICE] = notice
     return notice
-
-
-def _lease_while_importing(arguments: Arguments) -> str | None:
-    """Lease while ipykernel is being imported: NVML takes its time, and neither needs the other."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - only without provisioner
-
-    with ThreadPoolExecutor(1) as pool:
-        leasing = pool.submit(_lease_here, arguments)
-        import ipykernel.kernelapp  # noqa: F401, PLC0415 - meanwhile
-
-        return leasing.result()
 
 
 def _lease_here(arguments: Arguments) -> str | None:

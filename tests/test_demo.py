@@ -38,7 +38,7 @@ def run(**environ):
 
 def launched_with(lines):
     """The values of CUDA_VISIBLE_DEVICES that the kernels' ``%gpu`` shows, in order."""
-    return re.findall(r'launched with: "([^"]*)"', "\n".join(lines))
+    return re.findall(r'launched with "([^"]*)"', "\n".join(lines))
 
 
 def test_without_a_driver_it_shows_everything_on_the_simulated_machine(lease_directory):

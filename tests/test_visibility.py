@@ -95,6 +95,8 @@ SITUATIONS = {
     "twice counts although the list ends later": ("0,0,abc", MEASURED, 101, []),
     "twice, by a beginning and in full": (f"GPU-2b,{TABLE['uuids'][0]}", MEASURED, 101, []),
     "the prefix alone names nothing": ("GPU-", MEASURED, 100, []),
+    "of two GPUs a dash alone names none": ("GPU--", MEASURED, 100, []),
+    "a large negative number wraps around": ("-4294967296", MEASURED, 0, [0]),
     "the prefix is in capitals": ("gpu-2b1f", MEASURED, 100, []),
     "a leading blank ends the list": ("GPU-2b, GPU-47", MEASURED, 0, [0]),
     "more than 32 digits": (TABLE["uuids"][0] + "00", MEASURED, 0, [0]),

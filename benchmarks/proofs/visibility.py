@@ -100,7 +100,10 @@ def in_this_machine(value: str, real: list[str]) -> str:
 def masked(text: str, real: list[str]) -> str:
     """Return text with made-up UUIDs in place of this machine's."""
     more = [f"GPU-{number:08x}-5d9e-4a86-9c04-000000000000" for number in range(2, len(real))]
-    return translated(text, real, [*_made_up(), *more][: len(real)])
+    made_up = [*_made_up(), *more][: len(real)]
+    for old, new in zip(real, made_up, strict=True):
+        text = text.replace(old, new)  # with anything behind it, more digits too
+    return translated(text, real, made_up)
 
 
 def translated(text: str, from_uuids: list[str], to_uuids: list[str]) -> str:

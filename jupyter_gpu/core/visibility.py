@@ -259,13 +259,12 @@ def _in_full(text: str, devices: tuple[Device, ...]) -> tuple[Device, ...]:
 
 
 def _beginning_with(text: str, devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    if re.fullmatch(r"[0-9A-Fa-f-]*", text[len("GPU-") :]) is None:
+    # Dashes do not count and digits may be missing: GPU-- names the only GPU, GPU- none (measured).
+    if re.fullmatch(r"[0-9A-Fa-f-]+", text[len("GPU-") :]) is None:
         return ()
     digits = _uuid_digits(text)
     return tuple(
-        device
-        for device in devices
-        if digits and _uuid_digits(device.uuid or "").startswith(digits)
+        device for device in devices if _uuid_digits(device.uuid or "").startswith(digits)
     )
 
 

@@ -89,7 +89,7 @@ static void digits_of(const char *entry, char *out) {
 static int by_digits(const char *digits, const place *from, int count, int whole, place *found) {
     int matches = 0;
     char own[33];
-    for (int i = 0; i < count && *digits; i++) {
+    for (int i = 0; i < count && (*digits || !whole); i++) {
         digits_of(string(node_at(from[i]), "uuid", "GPU-"), own);
         if (strncmp(own, digits, strlen(digits)) || (whole && strlen(own) != strlen(digits))) continue;
         matches++;
@@ -124,8 +124,9 @@ static int by_uuid(const char *entry, place *found) {
     char digits[33];
     if (!strncmp(entry, "MIG-GPU-", 8)) return by_old_form(entry, migs, mig_count, found);
     digits_of(entry, digits);
-    /* A beginning counts only with nothing behind it (measured); behind a whole UUID all may stand. */
-    int bare = !entry[4 + strspn(entry + 4, "0123456789abcdefABCDEF-")];
+    /* A beginning counts only with nothing behind it, behind a whole UUID all may stand; dashes do
+     * not count, so that GPU-- names the only GPU, but GPU- names none (all measured). */
+    int bare = entry[4] && !entry[4 + strspn(entry + 4, "0123456789abcdefABCDEF-")];
     if (!strncmp(entry, "GPU-", 4)) return by_digits(digits, gpus, gpu_count, !bare, found);
     if (strncmp(entry, "MIG-", 4)) return 0;
     return by_digits(digits, migs, mig_count, 1, found) || by_digits(digits, gpus, gpu_count, 1, found);
