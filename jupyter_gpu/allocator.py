@@ -6,6 +6,7 @@ can wait for it without a thread that cannot be cancelled, and a synchronous one
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from jupyter_gpu.core.layout import new_lease_id
 from jupyter_gpu.core.leases import Holdings, Owner, Record
 from jupyter_gpu.core.policy import Candidate, Choice, choose, eligible, require_possible
 from jupyter_gpu.core.queue import keep_for_earlier
-from jupyter_gpu.core.refusal import refusal
+from jupyter_gpu.core.refusal import Reader, refusal
 from jupyter_gpu.core.request import Request
 from jupyter_gpu.lease import Grant, HeldLease
 from jupyter_gpu.pool import Limit, Pool, find_pool
@@ -260,8 +261,9 @@ class Acquisition:
             holdings.unclaimed,
         )
         notes = () if pool.limited_by is None else (f"The pool is limited by {pool.limited_by}.",)
-        now = datetime.now().astimezone()
-        raise NoDeviceAvailable(refusal(self.request, candidates, others, now, notes))
+        user = processes.user_name(os.getuid())
+        reader = Reader(self.owner.kind, user, datetime.now().astimezone())
+        raise NoDeviceAvailable(refusal(self.request, candidates, others, reader, notes))
 
     def _stand_in_line(self, candidates: tuple[Candidate, ...], pool: Pool) -> None:
         assert self._store is not None

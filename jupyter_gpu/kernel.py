@@ -120,6 +120,7 @@ def _lease_here(arguments: Arguments) -> str | None:
         owner = Owner(
             "kernel",
             kernel_id=found[1] if found else None,
+            command=f"a kernel in {Path.cwd()}",
             processes=(reference(os.getpid()),),
         )
         lease = acquire_now(

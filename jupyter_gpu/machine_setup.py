@@ -14,6 +14,7 @@ from jupyter_gpu.adapters.place import (
     LAYOUT_NAME,
     LOCK_NAME,
     RECORDS_NAME,
+    SETUP_COMMAND,
     SHARED_DIRECTORY,
     SYSTEM_DIRECTORY,
     Place,
@@ -55,7 +56,7 @@ def set_up(root: Path = Path("/")) -> tuple[str, ...]:
     if root == Path("/") and os.geteuid() != 0:
         raise StoreError(
             f"Only root can make {SYSTEM_DIRECTORY}, which is what makes it safe:  "
-            "sudo jupyter gpu setup"
+            f"{SETUP_COMMAND}"
         )
     before = Place(_under(root, SHARED_DIRECTORY), "shared")
     directory = _under(root, SYSTEM_DIRECTORY)

@@ -22,6 +22,7 @@ from jupyter_gpu.allocator import Acquisition
 from jupyter_gpu.core.environment import PROVISIONED, merged
 from jupyter_gpu.core.errors import GPUError, StoreError, UnknownOption
 from jupyter_gpu.core.leases import Owner
+from jupyter_gpu.core.refusal import short_lines
 from jupyter_gpu.core.request import OPTIONS, PLANNED, Request
 from jupyter_gpu.faces import server
 from jupyter_gpu.faces.options import WAIT_HELP, OptionBesideMethod, RequestOptions
@@ -137,7 +138,9 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             await super().cleanup(restart=restart)
         finally:
             if not restart:
-                await asyncio.to_thread(self._release, "the kernel has ended")
+                # Not in a thread: it is a few system calls on local memory, and while the
+                # interpreter ends (nbclient, jupyter run) there are no threads to be had.
+                self._release("the kernel has ended")
 
     async def _acquire(self, launch_env: dict[str, str] | None) -> HeldLease:
         request = self._request()
@@ -201,7 +204,7 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         return None if lease is None or lease.released else lease
 
     def _refused(self, error: GPUError) -> KernelRefused:
-        message = str(error)
+        message = short_lines(str(error))
         self.log.warning(
             "GPU: kernel %s was refused: %s", self.kernel_id, " · ".join(message.splitlines())
         )

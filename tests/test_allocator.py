@@ -128,7 +128,7 @@ class TestAsking:
             message = str(caught.value)
             assert "0, 1, 2, 3, 4, 5, 6" in message
             assert "pytest" in message
-            assert "Or take 1: pick a kernel with 1 GPU." in message
+            assert "Or take 1:  gpus=1" in message
             with LeaseStore(place) as store:
                 assert len(store.holdings().leases) == 1
                 assert not store.anyone_waits()
@@ -137,7 +137,7 @@ class TestAsking:
         ("options", "sentence"),
         [
             ({"gpus": 9}, "9 GPUs are asked for, and this machine has 8 GPUs"),
-            ({"model": "L4"}, "this machine has 8 GPUs: 0 NVIDIA H200"),
+            ({"model": "L4"}, "this machine has 8 GPUs: 0 to 7 NVIDIA H200"),
             ({"devices": [8]}, "There is no device 8 here"),
             ({"min_free_memory": "200GiB"}, "with 200.0 GiB free is asked for"),
         ],

@@ -94,7 +94,7 @@ def test_on_a_machine_with_gpus_it_leases_them_in_the_machines_own_place(real, l
     assert lines[0] == "This machine has 8 × NVIDIA H200."
     assert launched_with(lines) == ["0,1", "2,3", "0,1"]
     # A third kernel could have had 4 to 7, so all three are kept to the first four.
-    assert "No 2 GPUs are free (2 GPUs out of 0, 1, 2, 3; 8 on this machine)." in lines
+    assert "No 2 GPUs are free (2 GPUs out of devices 0, 1, 2, 3; 8 on this machine)." in lines
     assert lease_directory.exists()
     assert leases() == ()
 

@@ -214,7 +214,7 @@ def test_a_waiter_answers_in_the_shape_of_the_interface():
     row = Waiter(RECORD, "ada", stalled=True).as_json(3)
     assert row["position"] == 3
     assert row["user"] == "ada"
-    assert row["request"] == {"gpus": 2, "model": "H200", "min_free_memory": 2**30}
+    assert row["request"] == {"gpus": 2, "model": "H200", "min_free_memory": "1GiB"}
     assert row["since"] == "2026-12-01T09:12:00+00:00"
     assert row["stalled"]
 

@@ -157,7 +157,7 @@ MACHINE = Inventory("simulated", devices=(*POOL, gpu(2)))
         ({"devices": [9]}, "There is no device 9 here: this machine has 3 GPUs"),
         ({"devices": [2]}, "Device 2 is outside the pool"),
         ({"devices": [0, "GPU-00"]}, "two names mean the same device"),
-        ({"gpus": 2, "devices": [0]}, "2 GPUs out of 0 are asked for"),
+        ({"gpus": 2, "devices": [0]}, "2 GPUs out of device 0 are asked for"),
         ({"model": "L4"}, "1 GPU of model L4 is asked for"),
         ({"gpus": "all", "model": "L4"}, "All GPUs of model L4 are asked for"),
         ({"min_free_memory": "1TiB"}, "1 GPU with 1024.0 GiB free is asked for"),

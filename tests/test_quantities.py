@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_gpu.core.errors import RequestError
-from jupyter_gpu.core.quantities import in_gib, in_words, parse_bytes, parse_seconds
+from jupyter_gpu.core.quantities import as_text, in_gib, in_words, parse_bytes, parse_seconds
 
 ANYTHING = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers())
@@ -67,7 +67,7 @@ def test_what_is_no_time_is_refused_by_the_name_of_its_option(nonsense):
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        (1024, 1024),
+        (2**20, 2**20),
         ("20GiB", 20 * 2**30),
         ("20 gib", 20 * 2**30),
         ("500MB", 500 * 10**6),
@@ -75,7 +75,7 @@ def test_what_is_no_time_is_refused_by_the_name_of_its_option(nonsense):
         ("1kb", 1000),
         ("1KiB", 1024),
         ("12b", 12),
-        ("3", 3),
+        ("3B", 3),
     ],
 )
 def test_memory_is_read_as_people_write_it(text, number):
@@ -110,7 +110,19 @@ def test_an_amount_of_memory_is_a_whole_number_or_refused(value):
     assert number >= 0
 
 
+@given(st.integers(1, 2**20 - 1))
+def test_a_small_plain_number_is_no_amount_of_memory(number):
+    for given_number in (number, str(number), float(number)):
+        with pytest.raises(RequestError, match="20GiB"):
+            parse_bytes("min_free_memory", given_number)
+
+
 @given(st.integers(0, 2**53))
+def test_bytes_survive_being_written(number):
+    assert parse_bytes("min_free_memory", as_text(number)) == number
+
+
+@given(st.integers(2**20, 2**53))
 def test_a_plain_number_of_bytes_stays_what_it_is(number):
     assert parse_bytes("min_free_memory", number) == number
     assert parse_bytes("min_free_memory", str(number)) == number

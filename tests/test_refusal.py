@@ -10,15 +10,18 @@ from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.leases import Holdings, Lease, Owner, Record, Waiter
 from jupyter_gpu.core.policy import Candidate
 from jupyter_gpu.core.refusal import (
+    Reader,
     holder_in_words,
     refusal,
     short_holder,
+    short_lines,
     since_in_words,
 )
 from jupyter_gpu.core.request import Request
 
 ZONE = timezone(timedelta(hours=2))
 NOW = datetime(2026, 12, 1, 11, 30, tzinfo=ZONE)
+BEN = Reader("kernel", "ben", NOW)
 
 
 def candidates(*reasons):
@@ -79,25 +82,57 @@ def test_any_time_can_be_said(since):
 
 def test_a_refusal_says_what_was_asked_who_holds_it_and_what_to_do():
     holdings = Holdings(leases=(lease(0, 1, notebook="/home/ada/train.ipynb"),))
-    message = refusal(Request(), candidates("leased", "leased"), holdings, NOW)
+    message = refusal(Request(), candidates("leased", "leased"), holdings, BEN)
     assert message.splitlines() == [
         "No GPU is free (2 on this machine).",
         "  0, 1  ada  /home/ada/train.ipynb  since 09:12",
-        'To wait for a device: "wait": "30m" in the kernelspec, or  --wait 30m',
+        "A kernel that waits:  jupyter gpu install --gpus 1 --wait 30m",
     ]
+
+
+def test_whose_kernel_holds_it_is_told_that_closing_a_tab_frees_nothing():
+    holdings = Holdings(leases=(lease(0, notebook="/home/ada/train.ipynb"),))
+    mine = "A kernel of yours holds one: shut it down; closing its tab does not."
+    ada = Reader("kernel", "ada", NOW)
+    assert mine in refusal(Request(), candidates("leased"), holdings, ada).splitlines()
+    assert mine not in refusal(Request(), candidates("leased"), holdings, BEN)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wait", "fewer"),
+    [
+        ("kernel", "jupyter gpu install --gpus 2 --wait 30m", "pick a kernel with 1 GPU."),
+        ("command", "To wait for them:  --wait 30m", "Or take 1:  --gpus 1"),
+        ("api", 'To wait for them:  wait="30m"', "Or take 1:  gpus=1"),
+    ],
+)
+def test_what_to_do_is_said_in_the_words_of_where_they_asked(kind, wait, fewer):
+    reader = Reader(kind, "ben", NOW)
+    message = refusal(Request(gpus=2), candidates("leased", None), Holdings(), reader)
+    assert wait in message
+    assert fewer in message
+
+
+def test_lines_are_short_and_paths_stay_whole():
+    path = "/a" * 60
+    lines = short_lines(f"First.\n  0  {'word ' * 40}\n  {path}").splitlines()
+    assert lines[0] == "First."
+    assert lines[1].startswith("  0  word")
+    assert all(len(line) <= 76 for line in lines[:-1])
+    assert lines[-1].strip() == path
 
 
 def test_what_is_free_but_too_few_is_offered():
     holdings = Holdings(leases=(lease(0, command="python train.py"),))
-    message = refusal(Request(gpus=2), candidates("leased", None), holdings, NOW)
+    message = refusal(Request(gpus=2), candidates("leased", None), holdings, BEN)
     assert "  1  free, but 2 are needed" in message.splitlines()
-    assert message.splitlines()[-1] == "Or take 1: pick a kernel with 1 GPU."
+    assert "Or take 1: pick a kernel with 1 GPU." in message.splitlines()
 
 
 def test_each_lease_is_told_once_and_each_other_obstacle_in_its_words():
     holdings = Holdings(leases=(lease(0, 2, number=1), lease(1, number=2, user=None)))
     some = candidates("leased", "leased", "leased", "only 3.0 GiB free")
-    lines = refusal(Request(), some, holdings, NOW).splitlines()
+    lines = refusal(Request(), some, holdings, BEN).splitlines()
     assert lines[1:4] == [
         "  0, 2  ada  a program  since 09:12",
         "  1  unknown user  a program  since 09:12",
@@ -107,31 +142,31 @@ def test_each_lease_is_told_once_and_each_other_obstacle_in_its_words():
 
 def test_a_draining_lease_says_what_keeps_it():
     holdings = Holdings(leases=(lease(0, state="draining", note="kept by process 7 (python)"),))
-    message = refusal(Request(), candidates("leased"), holdings, NOW)
+    message = refusal(Request(), candidates("leased"), holdings, BEN)
     assert "since 09:12, draining (kept by process 7 (python))" in message
 
 
 def test_a_device_that_nobody_claims_says_so():
-    message = refusal(Request(), candidates("leased"), Holdings(unclaimed=("GPU-00",)), NOW)
+    message = refusal(Request(), candidates("leased"), Holdings(unclaimed=("GPU-00",)), BEN)
     assert "  0  leased by a process that has left no record" in message
 
 
 def test_those_who_wait_before_are_counted_and_notes_are_told():
     waiting = Waiter(lease().record, "ben")
     message = refusal(
-        Request(), candidates("leased"), Holdings(waiters=(waiting,)), NOW, ("A note.",)
+        Request(), candidates("leased"), Holdings(waiters=(waiting,)), BEN, ("A note.",)
     )
     assert "Waiting before this one: 1." in message.splitlines()
     assert "A note." in message.splitlines()
 
 
 def test_named_devices_are_named():
-    message = refusal(Request(devices=("1",)), candidates("leased", "leased"), Holdings(), NOW)
-    assert message.startswith("No GPU is free (1 GPU out of 1; 2 on this machine).")
+    message = refusal(Request(devices=("1",)), candidates("leased", "leased"), Holdings(), BEN)
+    assert message.startswith("No GPU is free (1 GPU out of device 1; 2 on this machine).")
 
 
 def test_all_means_as_many_as_work():
-    message = refusal(Request(gpus="all"), candidates("leased", None), Holdings(), NOW)
+    message = refusal(Request(gpus="all"), candidates("leased", None), Holdings(), BEN)
     assert message.startswith("No 2 GPUs are free (2 on this machine).")
 
 
@@ -140,8 +175,8 @@ REASONS = st.lists(st.sampled_from([None, "leased", "lost"]), min_size=1, max_si
 
 @given(REASONS, st.integers(1, 9) | st.just("all"))
 def test_a_refusal_always_says_what_and_what_to_do(reasons, gpus):
-    message = refusal(Request(gpus=gpus), candidates(*reasons), Holdings(), NOW)
+    message = refusal(Request(gpus=gpus), candidates(*reasons), Holdings(), BEN)
     assert message.startswith("No ")
     assert "--wait 30m" in message
     assert "%" not in message
-    assert max(map(len, message.splitlines())) < 100
+    assert max(map(len, message.splitlines())) <= 76

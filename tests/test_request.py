@@ -140,7 +140,7 @@ def test_the_wait_that_is_not_given_is_the_callers():
         ({}, "1 GPU"),
         ({"gpus": 2, "model": "H200"}, "2 GPUs of model H200"),
         ({"gpus": "all", "min_free_memory": "20GiB"}, "all GPUs with 20.0 GiB free"),
-        ({"gpus": 1, "devices": [1, 2]}, "1 GPU out of 1, 2"),
+        ({"gpus": 1, "devices": [1, 2]}, "1 GPU out of devices 1, 2"),
     ],
 )
 def test_a_request_can_be_said_in_words(options, words):
@@ -161,7 +161,7 @@ GOOD = st.fixed_dictionaries(
     {"gpus": st.integers(0, 99) | st.just("all")},
     optional={
         "devices": st.lists(st.integers(0, 20), min_size=1, unique=True),
-        "min_free_memory": st.integers(0, 2**50),
+        "min_free_memory": st.integers(2**20, 2**50),
         "model": st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1),
     },
 )

@@ -20,6 +20,8 @@ from jupyter_gpu.core.layout import LAYOUT_VERSION
 
 SYSTEM_DIRECTORY = Path("/run/jupyter-gpu")
 SHARED_DIRECTORY = Path("/dev/shm/jupyter-gpu")  # noqa: S108 - the one place all users share
+# By its full path, because sudo does not look where a virtual environment is.
+SETUP_COMMAND = 'sudo "$(command -v jupyter-gpu)" setup'
 LOCK_NAME, RECORDS_NAME, LAYOUT_NAME = "lock", "records", "layout"
 
 # fmt: off
@@ -270,7 +272,7 @@ def _others_write(status: os.stat_result) -> bool:
 
 _UNSAFE = (
     "Leases here are not safe against other users, who could replace the lease directory: "
-    "run  sudo jupyter gpu setup"
+    f"run  {SETUP_COMMAND}"
 )
 
 

@@ -8,6 +8,7 @@ had last time, the display's GPU last, then by physical index.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.errors import ImpossibleRequest
@@ -123,7 +124,7 @@ def _what_there_is(
 ) -> str:
     if not inventory.gpus:
         return f"this machine has no GPU that can be seen. {inventory.problem or ''}".strip()
-    listed = ", ".join(_described(device) for device in inventory.gpus)
+    listed = ", ".join(_alike(tuple(group)) for _, group in groupby(inventory.gpus, _described))
     words = f"this machine has {in_words(len(inventory.gpus))}: {listed}."
     if limited_by is not None:
         left = ", ".join(str(device.index) for device in pool) or "none"
@@ -131,9 +132,15 @@ def _what_there_is(
     return words
 
 
+def _alike(gpus: tuple[Device, ...]) -> str:
+    first, last = gpus[0].index, gpus[-1].index
+    indices = str(first) if len(gpus) == 1 else f"{first} to {last}"
+    return f"{indices} {_described(gpus[0])}"
+
+
 def _described(device: Device) -> str:
     memory = in_gib(device.memory_total_bytes)
-    words = f"{device.index} {device.name} ({memory} GiB)"
+    words = f"{device.name} ({memory} GiB)"
     return f"{words}, in MIG mode" if device.mig_mode else words
 
 

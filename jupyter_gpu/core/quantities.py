@@ -10,6 +10,7 @@ from jupyter_gpu.core.errors import RequestError
 
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([A-Za-z]*)\s*")
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LEAST_PLAIN_BYTES = 2**20
 _BYTES = {
     "": 1,
     "b": 1,
@@ -56,7 +57,9 @@ def parse_seconds(option: str, given: object) -> float:
 
 
 def parse_bytes(option: str, given: object) -> int:
-    """Return a number of bytes from ``"20GiB"``, ``"500 MB"`` or a plain whole number.
+    """Return a number of bytes from ``"20GiB"``, ``"500 MB"`` or a plain number of bytes.
+
+    A plain number below a mebibyte is refused: whoever writes 20 means gibibytes.
 
     Raises
     ------
@@ -64,9 +67,18 @@ def parse_bytes(option: str, given: object) -> int:
         When ``given`` is not an amount of memory.
     """
     amount = _amount(given, _BYTES)
-    if amount is None:
+    plain = isinstance(given, (int, float)) or (isinstance(given, str) and given.strip().isdigit())
+    if amount is None or (plain and 0 < amount < _LEAST_PLAIN_BYTES):
         raise RequestError(option, given, 'an amount of memory such as "20GiB" or "500MB"')
     return int(amount)
+
+
+def as_text(number_bytes: int) -> str:
+    """Return bytes as a person writes them, exactly: ``"20GiB"``, ``"500MiB"``, ``"123B"``."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if number_bytes and number_bytes % size == 0:
+            return f"{number_bytes // size}{unit}"
+    return f"{number_bytes}B"
 
 
 def in_gib(number_bytes: int | None, *, digits: int = 1) -> str:

@@ -6,11 +6,13 @@ doubled on the way there.
 
 from __future__ import annotations
 
+import textwrap
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePath
 
 from jupyter_gpu.core.devices import Device
-from jupyter_gpu.core.leases import Holdings, Lease, Owner
+from jupyter_gpu.core.leases import Holdings, Lease, LeaseKind, Owner
 from jupyter_gpu.core.policy import Candidate, count_wanted, eligible
 from jupyter_gpu.core.quantities import in_words
 from jupyter_gpu.core.request import Request
@@ -46,14 +48,43 @@ def since_in_words(since: str, now: datetime) -> str:
     return f"{then:%Y-%m-%d %H:%M}"
 
 
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who reads a refusal: how they asked, who they are, and the present in their time zone."""
+
+    kind: LeaseKind
+    user: str | None
+    now: datetime
+
+
+def short_lines(message: str, width: int = 76) -> str:
+    """Return a message with no line longer than the width; paths stay whole."""
+    lines = []
+    for line in message.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()))
+        lines.extend(
+            textwrap.wrap(
+                line,
+                width,
+                subsequent_indent=f"{indent}  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+                drop_whitespace=True,
+                replace_whitespace=False,
+            )
+            or [""]
+        )
+    return "\n".join(lines)
+
+
 def refusal(
     request: Request,
     candidates: tuple[Candidate, ...],
     holdings: Holdings,
-    now: datetime,
+    reader: Reader,
     notes: tuple[str, ...] = (),
 ) -> str:
-    """Return the message for a request that cannot be met now; ``now`` in the reader's zone."""
+    """Return the message for a request that cannot be met now."""
     pool = tuple(candidate.device for candidate in candidates)
     serving = eligible(request, pool)
     wanted = count_wanted(request, serving)
@@ -68,7 +99,7 @@ def refusal(
         for lease in leases:
             if lease.record.id not in told:
                 told.add(lease.record.id)
-                lines.append(_lease_line(lease, now))
+                lines.append(_lease_line(lease, reader.now))
         if not leases and reason is not None:
             silent = device.uuid in holdings.unclaimed
             lines.append(f"  {device.index}  {_SILENT if silent else reason}")
@@ -78,10 +109,29 @@ def refusal(
     if holdings.waiters:
         lines.append(f"Waiting before this one: {len(holdings.waiters)}.")
     lines.extend(notes)
-    lines.append('To wait for a device: "wait": "30m" in the kernelspec, or  --wait 30m')
-    if 0 < len(free) < wanted:
-        lines.append(f"Or take {len(free)}: pick a kernel with {in_words(len(free))}.")
-    return "\n".join(lines)
+    mine = any(
+        lease.user == reader.user and lease.record.owner.kind == "kernel"
+        for device in serving
+        for lease in holdings.on(device.uuid)
+    )
+    lines.extend(_remedies(reader.kind, wanted, len(free), mine=mine))
+    return short_lines("\n".join(lines))
+
+
+def _remedies(kind: LeaseKind, wanted: int, free: int, *, mine: bool) -> list[str]:
+    """Return what this reader can do, in the words of where they asked."""
+    fewer = 0 < free < wanted
+    if kind == "command":
+        return ["To wait for them:  --wait 30m", *([f"Or take {free}:  --gpus {free}"] * fewer)]
+    if kind == "api":
+        return ['To wait for them:  wait="30m"', *([f"Or take {free}:  gpus={free}"] * fewer)]
+    lines = []
+    if mine:
+        lines.append("A kernel of yours holds one: shut it down; closing its tab does not.")
+    if fewer:
+        lines.append(f"Or take {free}: pick a kernel with {in_words(free)}.")
+    lines.append(f"A kernel that waits:  jupyter gpu install --gpus {wanted} --wait 30m")
+    return lines
 
 
 _SILENT = "leased by a process that has left no record; as root, doctor names it"

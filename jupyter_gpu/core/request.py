@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from jupyter_gpu.core.errors import RequestError, UnknownOption
-from jupyter_gpu.core.quantities import in_gib, in_words, parse_bytes, parse_seconds
+from jupyter_gpu.core.quantities import as_text, in_gib, in_words, parse_bytes, parse_seconds
 
 Identifiers = Literal["auto", "index", "uuid"]
 OnUnavailable = Literal["cpu", "wait", "error"]
@@ -92,7 +92,7 @@ class Request:
         if self.devices:
             options["devices"] = list(self.devices)
         if self.min_free_memory_bytes is not None:
-            options["min_free_memory"] = self.min_free_memory_bytes
+            options["min_free_memory"] = as_text(self.min_free_memory_bytes)
         if self.model is not None:
             options["model"] = self.model
         return options
@@ -103,7 +103,8 @@ class Request:
         if self.model is not None:
             words += f" of model {self.model}"
         if self.devices:
-            words += f" out of {', '.join(self.devices)}"
+            word = "device" if len(self.devices) == 1 else "devices"
+            words += f" out of {word} {', '.join(self.devices)}"
         if self.min_free_memory_bytes is not None:
             words += f" with {in_gib(self.min_free_memory_bytes)} GiB free"
         return words
