@@ -293,3 +293,22 @@ def test_a_kernel_killed_under_nbclient_frees_its_device_at_once(folder, eventua
     finally:
         kernel.close()
         client._cleanup_kernel()
+
+
+def test_jupyter_run_ends_without_a_complaint(folder):
+    (folder / "two.py").write_text("print(1 + 1)\n", encoding="utf-8")
+    process = command("jupyter", "run", "--kernel", "pytorch-1gpu", folder / "two.py")
+    said, _ = process.communicate(timeout=START_SECONDS)
+    assert process.returncode == 0, said
+    assert "2" in said.splitlines()
+    assert "Traceback" not in said
+    assert free_count() == 4
+
+
+def test_a_refusal_is_the_last_word_of_jupyter_execute(folder):
+    with jupyter_gpu.acquire("all"):
+        process = command("jupyter", "execute", notebook(folder, kernel="pytorch-1gpu"))
+        said, _ = process.communicate(timeout=START_SECONDS)
+    assert process.returncode != 0
+    assert said.rstrip().endswith("A kernel that waits:  jupyter gpu install --gpus 1 --wait 30m")
+    assert "atexit" not in said
