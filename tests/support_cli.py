@@ -11,6 +11,7 @@ from jupyter_gpu.core.devices import Device, Inventory, Process
 from jupyter_gpu.core.kernel_process import InForce, KernelProcess
 from jupyter_gpu.core.leases import Holdings, Lease, Owner, Record, Waiter
 from jupyter_gpu.core.overview import Leasing, Overview, SeenProcess
+from jupyter_gpu.core.policy import USUAL_REASON
 from jupyter_gpu.core.request import Request
 from jupyter_gpu.core.visibility import visible
 
@@ -48,7 +49,7 @@ def lease(lease_id, indices, user="alice", owner=None, **changes):
         uuids=tuple(map(uuid, indices)),
         indices=tuple(indices),
         ancestors=changes.pop("ancestors", ()),
-        because=changes.pop("because", ("free, lowest physical index first",)),
+        because=changes.pop("because", (USUAL_REASON,)),
     )
     return Lease(
         record, user, changes.pop("state", "active"), changes.pop("pids", (4711,)), **changes

@@ -31,7 +31,7 @@ def test_the_answer_is_how_many_are_yours_and_which():
     assert "cuda:0 = physical 3" in text
     assert "cuda:1 = physical 1" in text
     assert "Leased since 10:42 for train.ipynb; ends with this kernel." in flat(text)
-    assert "Why these: free, lowest physical index first." in flat(text)
+    assert "Why these: free at that moment, lowest physical index first." in flat(text)
 
 
 def test_memory_says_how_much_of_it_is_this_kernels():

@@ -105,6 +105,14 @@ MEANT_OTHERWISE = {
     "a small prefix behind a UUID": (f"{A},gpu-bbbb", ["prefix in capitals", "only physical 0"]),
     "no prefix, a letter first": (A[4:], ['has no "GPU-" before it', "no GPU"]),
     "an unknown UUID": ("GPU-ffff,0", ['No device here has the UUID "GPU-ffff"', '"0" after it']),
+    "text after a part of a UUID": (
+        "GPU-aaaaxyz",
+        ['No device here has the UUID "GPU-aaaaxyz", and nothing', "behind a part of one: no GPU"],
+    ),
+    "a semicolon after a part of a UUID": (
+        "GPU-aaaa;GPU-bbbb",
+        ["No device here has", "Only commas separate devices", "Write GPU-aaaa,GPU-bbbb "],
+    ),
     "text after a UUID": (f"{A}xyz", ['CUDA ignores "xyz"']),
     "MIG- and a whole GPU": ("MIG-" + A[4:], ["UUID of a whole GPU, physical 0"]),
     "all": ("all", ["NVIDIA_VISIBLE_DEVICES", "unset CUDA_VISIBLE_DEVICES", "no GPU"]),
@@ -144,6 +152,17 @@ def test_a_uuid_without_prefix_that_begins_with_a_digit_is_a_number():
     assert said == (
         '"2b1f70c3-5d9e-4a86-9c04-71e6a3d8f25b" has no "GPU-" before it, so CUDA reads the number 2.',
     )
+
+
+def test_behind_a_part_of_a_uuid_nothing_is_said_to_be_ignored():
+    said = notes("GPU-aaaa,GPU-zz,1")
+    assert said == (
+        'No device here has the UUID "GPU-zz": only physical 0 is shown; "1" after it is not read.',
+    )
+    for value in ("GPU-aaaaxyz", "GPU-aaaa ", "GPU-aaaa;GPU-bbbb", "GPU-zz"):
+        assert visible(value, A4).cuinit == 100
+        assert not any("ignores" in note for note in notes(value))
+    assert notes("GPU-aaaaxyz", NO_MACHINE) == ()
 
 
 def test_an_ambiguous_beginning_names_the_devices_it_fits():

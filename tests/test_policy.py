@@ -63,7 +63,19 @@ def test_devices_are_chosen_by_name_then_by_index(options, reasons, chosen):
 def test_what_the_notebook_had_last_time_comes_first():
     choice = choose(Request(gpus=2), candidates(), recent=("GPU-03",))
     assert indices(choice) == [0, 3]
-    assert choice.because == ("what this notebook had last time",)
+    assert choice.because == ("physical 3 is what this notebook had last time",)
+
+
+@pytest.mark.parametrize(
+    ("recent", "why"),
+    [
+        (("GPU-00", "GPU-01", "GPU-02"), "what this notebook had last time"),
+        (("GPU-02", "GPU-01"), "physical 1, 2 are what this notebook had last time"),
+        (("GPU-09",), "free at that moment, lowest physical index first"),
+    ],
+)
+def test_only_what_it_had_is_called_what_it_had(recent, why):
+    assert choose(Request(gpus=3), candidates(), recent=recent).because == (why,)
 
 
 def test_the_displays_gpu_is_left_for_last():
@@ -77,7 +89,7 @@ def test_the_displays_gpu_is_left_for_last():
 @pytest.mark.parametrize(
     ("options", "because"),
     [
-        ({}, "free, lowest physical index first"),
+        ({}, "free at that moment, lowest physical index first"),
         ({"devices": [1]}, "asked for by name"),
         ({"model": "H200"}, "model H200"),
         ({"min_free_memory": "20GiB"}, "20.0 GiB of memory free"),

@@ -7,6 +7,7 @@ from datetime import datetime
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.leases import Lease, Waiter
 from jupyter_gpu.core.overview import Leasing, Overview
+from jupyter_gpu.core.policy import USUAL_REASON
 from jupyter_gpu.core.quantities import in_words
 from jupyter_gpu.core.refusal import since_in_words
 from jupyter_gpu.core.standing import FREE, Standing, holder_name, holder_words, standing
@@ -41,7 +42,6 @@ _LEASES = (
 _QUEUE = (Column("Place"), Column("User"), Column("Asks for", shrinks=True), Column("Since"))
 _MAP = (Column("Visible = physical"), Column("Model", shrinks=True), Column("UUID"))
 _CUINIT = {100: "100 (no device)", 101: "101 (invalid device: the same one twice)"}
-_USUAL_REASON = ("free, lowest physical index first",)
 
 
 def status_view(overview: Overview, now: datetime) -> View:
@@ -158,7 +158,7 @@ def _lease_row(lease: Lease, now: datetime) -> tuple[str, ...]:
         more.append(lease.note)
     if record.ancestors:
         more.append("inside another lease")
-    if record.because not in ((), _USUAL_REASON):
+    if record.because not in ((), (USUAL_REASON,)):
         more.append(f"chosen: {', '.join(record.because)}")
     return (
         listed(record.indices),

@@ -38,6 +38,8 @@ _BARE_UUID = r"(?i)[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]*"
 _FRAMEWORK_NAME = r"(?i)(?:cuda|gpu|device|(?:/dev/)?nvidia)[: ]?([0-9]+)"
 _NUMBER_AND_TAIL = r"(?s)[ \t\n\v\f\r]*[+-]?([0-9]+)(.*)"
 _UUID_AND_TAIL = r"(?s)(?:GPU|MIG)-[0-9A-Fa-f-]*(.*)"
+_WHOLE_UUID = r"(?:GPU|MIG)-(?:-*[0-9A-Fa-f]){32}"
+_PART_AND_TAIL = r"GPU-[0-9A-Fa-f-]*[0-9A-Fa-f]-*[^0-9A-Fa-f-]"
 _RANGE = r"[ \t\n\v\f\r]*([0-9]{1,9})\s*(?:-|\.\.\.?|–)\s*([0-9]{1,9})\s*"
 _SEPARATED = r"(?:\s*[;:|/+&，、；]\s*|\s+)(?:[0-9]|GPU-|MIG-)"
 _QUOTES = "'\"`‘’“”"
@@ -226,7 +228,9 @@ def _why_uuid_fails(entry: Entry) -> str:
             return f"{old}, and no GPU in MIG mode here has that UUID"
         return f"{old} and cannot be resolved here, so name it by MIG- and its UUID; without it"
     if entry.end == "unknown uuid":
-        return f"No device here has the UUID {text}"
+        part = re.match(_PART_AND_TAIL, entry.text) and not re.match(_WHOLE_UUID, entry.text)
+        why = ", and nothing, not even a blank, may stand behind a part of one" if part else ""
+        return f"No device here has the UUID {text}{why}"
     if entry.end == "ambiguous uuid":
         return f"{text} fits more than one device, {_listed(map(_place, entry.candidates))}"
     return f"{text} is {_listed(map(_with_reason, entry.candidates))}, which CUDA does not offer"
@@ -251,11 +255,13 @@ def _shape_notes(text: str) -> Iterator[str]:
     uuid = re.match(_UUID_AND_TAIL, text)
     if uuid is not None:
         tail = "" if text.startswith("MIG-GPU-") else uuid[1].strip()
-        if tail:
-            why = (
-                "Only commas separate" if re.match(_SEPARATED, uuid[1]) else "Only the UUID is read"
-            )
+        separated = re.match(_SEPARATED, uuid[1])
+        # Measured: a part of a UUID with anything behind it names nothing at all.
+        if tail and re.match(_WHOLE_UUID, text):
+            why = "Only commas separate" if separated else "Only the UUID is read"
             yield f"{why}: CUDA ignores {_quoted(tail)}."
+        elif tail and separated:
+            yield f"Only commas separate devices: {shown} is read as one UUID."
         return
     number = re.match(_NUMBER_AND_TAIL, text)
     if number is None:

@@ -16,6 +16,10 @@ from jupyter_gpu.core.quantities import in_gib, in_words
 from jupyter_gpu.core.request import Request
 
 
+# The reason where nothing else decided.
+USUAL_REASON = "free at that moment, lowest physical index first"
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A device of the pool; ``reason`` says why it cannot be had now, None when it can.
@@ -180,10 +184,19 @@ def _because(
         reasons.append(f"model {request.model}")
     if request.min_free_memory_bytes is not None:
         reasons.append(f"{in_gib(request.min_free_memory_bytes)} GiB of memory free")
-    if any(device.uuid in recent for device in taken):
-        reasons.append("what this notebook had last time")
+    again = tuple(device for device in taken if device.uuid in recent)
+    if again:
+        reasons.append(f"{_which(again, taken)}what this notebook had last time")
     if any(device.display for device in taken):
         reasons.append("the display's GPU too, because too few others are free")
     elif any(device.display for device in rest):
         reasons.append("the display's GPU is left for last")
-    return tuple(reasons) or ("free, lowest physical index first",)
+    return tuple(reasons) or (USUAL_REASON,)
+
+
+def _which(some: tuple[Device, ...], taken: tuple[Device, ...]) -> str:
+    """Return which of the devices are meant, as the start of a sentence; empty for all of them."""
+    if len(some) == len(taken):
+        return ""
+    indices = ", ".join(str(device.index) for device in some)
+    return f"physical {indices} {'is' if len(some) == 1 else 'are'} "
