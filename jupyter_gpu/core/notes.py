@@ -254,14 +254,7 @@ def _shape_notes(text: str) -> Iterator[str]:
     shown = _quoted(text)
     uuid = re.match(_UUID_AND_TAIL, text)
     if uuid is not None:
-        tail = "" if text.startswith("MIG-GPU-") else uuid[1].strip()
-        separated = re.match(_SEPARATED, uuid[1])
-        # Measured: a part of a UUID with anything behind it names nothing at all.
-        if tail and re.match(_WHOLE_UUID, text):
-            why = "Only commas separate" if separated else "Only the UUID is read"
-            yield f"{why}: CUDA ignores {_quoted(tail)}."
-        elif tail and separated:
-            yield f"Only commas separate devices: {shown} is read as one UUID."
+        yield from _tail_notes(text, uuid[1])
         return
     number = re.match(_NUMBER_AND_TAIL, text)
     if number is None:
@@ -280,6 +273,16 @@ def _shape_notes(text: str) -> Iterator[str]:
         yield f"CUDA reads whole numbers only: {what}."
     elif tail.strip():
         yield f"CUDA ignores {_quoted(tail)} after a number: {what}."
+
+
+def _tail_notes(text: str, tail: str) -> Iterator[str]:
+    separated = re.match(_SEPARATED, tail)
+    # Measured: a part of a UUID with anything behind it names nothing at all.
+    if tail.strip() and re.match(_WHOLE_UUID, text):
+        why = "Only commas separate" if separated else "Only the UUID is read"
+        yield f"{why}: CUDA ignores {_quoted(tail)}."
+    elif separated:
+        yield f"Only commas separate devices: {_quoted(text)} is read as one UUID."
 
 
 def _mended(value: str) -> str | None:

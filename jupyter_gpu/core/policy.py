@@ -15,7 +15,6 @@ from jupyter_gpu.core.errors import ImpossibleRequest
 from jupyter_gpu.core.quantities import in_gib, in_words
 from jupyter_gpu.core.request import Request
 
-
 # The reason where nothing else decided.
 USUAL_REASON = "free at that moment, lowest physical index first"
 
