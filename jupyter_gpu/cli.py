@@ -51,7 +51,9 @@ def main(argv: list[str] | None = None) -> int:
         code = _dispatch(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except GPUError as error:
-        _explain(f"jupyter gpu: {error}\n")
+        from jupyter_gpu.core.render_text import wrapped_lines  # noqa: PLC0415 - only after a mistake
+
+        _explain(f"{wrapped_lines(f'jupyter gpu: {error}')}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return _SIGNALLED + signal.SIGINT

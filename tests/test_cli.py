@@ -32,6 +32,48 @@ def test_every_command_teaches_with_an_example_and_has_json(capsys, name):
     assert "--json" in out
 
 
+@pytest.mark.parametrize("name", ["", *SUMMARIES])
+def test_no_help_is_wider_than_a_terminal(capsys, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "200")
+    out = gpu(capsys, *filter(None, [name]), "--help")[1]
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run",),
+        ("install", "--jsonn"),
+        ("install", "--from", "no-such-kernelspec"),
+        ("install", "--devices", "0,0"),
+        ("install", "--devices", "12", "--model", "H200"),
+        ("install", "--identifiers", "serial-number"),
+        ("run", "--gpus", "9", "--", "true"),
+        ("remove", "python3"),
+        ("map", "0,1,2", "3,4,5"),
+        ("a-command-that-is-not-there", *("and", "more") * 20),
+        ("setup", "--root", "/dev/null/" + "a-long-folder/" * 6),
+    ],
+)
+def test_no_line_about_a_mistake_is_wider_than_a_terminal(capsys, eight_gpus, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, err = gpu(capsys, *words)
+    assert code
+    wide = [line for line in (out + err).splitlines() if len(line) > 80]
+    assert all(" " not in line.strip() for line in wide), wide
+
+
+def test_a_refusal_is_not_wider_than_a_terminal(capsys, eight_gpus, monkeypatch):
+    import jupyter_gpu
+
+    with jupyter_gpu.acquire(8):
+        code, out, err = gpu(capsys, "run", "--gpus", "9999999", "--", "true")
+        assert code == 2
+        code, out, err = gpu(capsys, "run", "--gpus", "8", "--", "true")
+    assert (code, out) == (75, "")
+    assert [line for line in err.splitlines() if len(line) > 80] == []
+
+
 def test_a_command_that_does_not_exist_gets_the_nearest_name(capsys):
     code, out, err = gpu(capsys, "staus")
     assert (code, out) == (2, "")

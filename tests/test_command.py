@@ -63,3 +63,7 @@ def test_an_answer_is_text_or_json(capsys):
 def test_an_explanation_goes_beside_the_answer(capsys):
     explain("Because.")
     assert capsys.readouterr() == ("", "Because.\n")
+    explain("word " * 20 + "/path" * 20)
+    lines = capsys.readouterr().err.splitlines()
+    assert [len(line) > 80 for line in lines] == [False, False, True]
+    assert lines[-1].strip() == "/path" * 20

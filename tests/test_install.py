@@ -69,6 +69,25 @@ def test_what_cannot_be_is_wrong_usage_and_nothing_is_written(capsys, eight_gpus
     assert not os.path.exists(os.environ["JUPYTER_DATA_DIR"])
 
 
+def test_one_that_jupyter_would_not_use_is_not_said_to_be_installed(
+    capsys, eight_gpus, tmp_path, monkeypatch
+):
+    gpu(capsys, "install", "--gpus", "3", "--prefix", tmp_path)
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share/jupyter"))
+    other = str(tmp_path / "share/jupyter/kernels/pytorch-3gpus")
+    code, out, _ = gpu(capsys, "install", "--gpus", "3")
+    assert code == 0
+    assert out.startswith('Not in use: Jupyter goes on using another "pytorch-3gpus"\n')
+    assert "Installed" not in out
+    assert other in out
+    assert "--name pytorch-3gpus-mine" in out
+    assert installed("pytorch-3gpus")
+    assert gpu_json(capsys, "install", "--gpus", "3")["kernelspec"]["hidden_by"] == other
+    alone = gpu_json(capsys, "install", "--gpus", "3", "--name", "alone")["kernelspec"]
+    assert alone["hidden_by"] is None
+    assert "exit status is 0" in " ".join(gpu(capsys, "install", "--help")[1].split())
+
+
 def test_a_source_that_is_not_there_is_a_failure(capsys, eight_gpus):
     code, _, err = gpu(capsys, "install", "--from", "no-such-kernelspec")
     assert code == 1

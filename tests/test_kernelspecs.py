@@ -14,7 +14,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_gpu.core import kernelspec
 from jupyter_gpu.core.errors import KernelspecError
 from jupyter_gpu.core.logo import logo
-from jupyter_gpu.faces.kernelspecs import install, installed, remove
+from jupyter_gpu.faces.kernelspecs import folder_of, install, installed, remove
 
 ROOT = Path(__file__).parent.parent
 
@@ -306,6 +306,13 @@ def test_one_that_only_has_the_wrapper_is_ours_as_well(kernels):
     assert "kernel_provisioner" not in kernel_json(spec.path)["metadata"]
     assert spec in installed()
     assert remove(spec.name) == spec.path
+
+
+def test_the_folder_of_a_name_is_the_one_that_jupyter_uses(kernels):
+    spec = install({"gpus": 4})
+    assert folder_of("PyTorch-4gpus") == spec.path
+    remove(spec.name)
+    assert folder_of(spec.name) is None
 
 
 def test_somebody_elses_is_not_removed(kernels):

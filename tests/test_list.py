@@ -12,6 +12,8 @@ def test_it_lists_what_was_installed(capsys, eight_gpus):
     code, out, err = gpu(capsys, "list")
     assert (code, err) == (0, "")
     assert "for-the-list" in out
+    assert out.splitlines()[1].split() == ["Name", "Display", "name", "GPUs", "Provisioner"]
+    assert out.splitlines()[2].split() == ["Folder"]
 
 
 def test_it_takes_nothing_more(capsys):

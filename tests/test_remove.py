@@ -12,6 +12,21 @@ def test_one_of_ours_is_removed(capsys, eight_gpus):
     assert "for-removal" not in {spec["name"] for spec in gpu_json(capsys, "list")["kernelspecs"]}
 
 
+def test_another_of_that_name_is_used_then(capsys, eight_gpus, tmp_path, monkeypatch):
+    folder = str(tmp_path / "share/jupyter/kernels/twice")
+    gpu(capsys, "install", "--gpus", "3", "--name", "twice")
+    gpu(capsys, "install", "--gpus", "3", "--name", "twice", "--prefix", tmp_path)
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share/jupyter"))
+    first = gpu_json(capsys, "remove", "twice")
+    assert first["path"] == folder
+    assert first["used_now"].endswith("/jupyter-data/kernels/twice")
+    gpu(capsys, "install", "--gpus", "3", "--name", "twice", "--prefix", tmp_path)
+    _, out, _ = gpu(capsys, "remove", "twice")
+    assert " ".join(out.split()).startswith(f"Removed {folder} Another of that name is used now: /")
+    _, out, _ = gpu(capsys, "remove", "twice")
+    assert "Another" not in out
+
+
 def test_json_says_what_is_gone(capsys, eight_gpus):
     gpu(capsys, "install", "--gpus", "3", "--name", "for-removal")
     assert gpu_json(capsys, "remove", "for-removal")["removed"] == "for-removal"

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpu.core.render_text import WIDTH, as_text, columns, wrapped
+from jupyter_gpu.core.render_text import WIDTH, as_text, columns, wrapped, wrapped_lines
 from jupyter_gpu.core.view import Column, Table, View
 
 CELLS = st.text(st.characters(exclude_categories=("C", "Z")), max_size=120)
@@ -68,7 +68,29 @@ def test_leading_blanks_are_kept():
 def test_no_line_is_wider_than_a_terminal(first, second, third, notes):
     table = with_rows((first[:40], second, third), ("1", "2", "3"))
     view = View(second, third, notes, (table,), notes, notes)
-    assert all(columns(line) <= WIDTH for line in as_text(view).split("\n"))
+    wide = [line for line in as_text(view).split("\n") if columns(line) > WIDTH]
+    assert all(" " not in line.strip() for line in wide), wide
+
+
+def test_a_path_stays_whole_and_an_endless_word_does_not():
+    path = "/srv/" + "long/" * 20 + "end"
+    assert wrapped(f"found in {path} today") == ["found in", f"  {path}", "  today"]
+    table = with_rows(("a", "b", path), ("c", "d", f"x {path}"))
+    lines = as_text(View("T", tables=(table,))).split("\n")
+    assert lines[1:] == ["  a  b", f"      {path}", "  c  d", "      x", f"      {path}"]
+    assert all(len(line) <= WIDTH for line in wrapped("a" * 1000))
+
+
+def test_every_line_of_a_text_is_wrapped_below_its_beginning():
+    text = f"First {'a ' * 60}\n  0, 1  alice  {'b' * 90}  since 09:12\n\nlast"
+    lines = wrapped_lines(text).split("\n")
+    assert lines[1].startswith("  a a")
+    assert lines[2:] == ["  0, 1  alice", f"    {'b' * 90}", "    since 09:12", "", "last"]
+
+
+def test_a_table_that_needs_them_has_headings():
+    table = Table("T", TABLE.columns, (("a", "bbb", "1"),), headed=True)
+    assert as_text(View("T", tables=(table,))).split("\n")[1:] == ["  A  B    C", "  a  bbb  1"]
 
 
 @given(st.text("ab ", max_size=300))

@@ -1,4 +1,7 @@
-"""A view as text for a terminal: at most 80 columns, and nothing said by colour."""
+"""A view as text for a terminal: at most 80 columns, and nothing said by colour.
+
+A word that is longer than a line, such as a path, stays in one piece, so that it can be copied.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ _GAP = "  "
 _UNDER = " " * 6
 _LEAST_NAME = 6
 _LEAST_LAST = 16
+# What is longer than this is no path that anybody wrote, and is broken.
+_LONGEST_WORD = 256
 _BESIDE = 32  # a last cell that would wrap in less room than this stands under its row
 _BREAK = re.compile(r"(?<!\b\d,)(?<!\b\d\d,) ")  # indices stay together: "1, 2 bob"
 
@@ -42,7 +47,7 @@ def columns(text: str) -> int:
 
 
 def wrapped(text: str, *, width: int = WIDTH, indent: str = "  ") -> list[str]:
-    """Break a text at blanks into lines of a width, all but the first indented."""
+    """Break a line at blanks into lines of a width, all but the first indented."""
     lines: list[str] = []
     words = text.lstrip(" ")
     current = " " * (len(text) - len(words))
@@ -52,13 +57,22 @@ def wrapped(text: str, *, width: int = WIDTH, indent: str = "  ") -> list[str]:
             current = longer
             continue
         if current.strip():
-            lines.append(current)
+            lines.append(current.rstrip(" "))
         current = f"{indent}{word}" if lines else word
-        while columns(current) > width:
+        while columns(word) > _LONGEST_WORD and columns(current) > width:
             head = _fitting(current, width)
             lines.append(head)
             current = indent + current[len(head) :]
     return [*lines, current]
+
+
+def wrapped_lines(text: str) -> str:
+    """Wrap each line of a text, its further lines two columns further in than its first."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        first = " " * (len(line) - len(line.lstrip(" ")))
+        lines.extend(wrapped(line, indent=f"{first}  "))
+    return "\n".join(lines)
 
 
 def _fitting(text: str, width: int) -> str:
@@ -80,7 +94,9 @@ def _heading(title: str, machine: str) -> list[str]:
 
 def _table(table: Table) -> list[str]:
     kept = [n for n, _ in enumerate(table.columns) if any(row[n] for row in table.rows)]
-    widths = {n: max(columns(row[n]) for row in table.rows) for n in kept}
+    headings = tuple(column.heading for column in table.columns)
+    rows = (headings, *table.rows) if table.headed else table.rows
+    widths = {n: max(columns(row[n]) for row in rows) for n in kept}
     last = kept[-1]
     for shrinking in (n for n in kept if table.columns[n].shrinks):
         least_last = min(widths[last], _LEAST_LAST) if last != shrinking else 0
@@ -89,9 +105,10 @@ def _table(table: Table) -> list[str]:
         widths[shrinking] = min(widths[shrinking], max(room, _LEAST_NAME))
     before = sum(widths[n] for n in kept[:-1]) + len(_GAP) * len(kept)
     room = WIDTH - before
-    below = widths[last] > room and room < _BESIDE
+    longest = max(columns(word) for row in rows for word in row[last].split(" "))
+    below = widths[last] > room and (room < _BESIDE or longest > room)
     lines: list[str] = []
-    for row in table.rows:
+    for row in rows:
         cells = [_padded(row[n], widths[n], right=table.columns[n].right) for n in kept[:-1]]
         if below:
             lines.append((_GAP + _GAP.join(cells)).rstrip())

@@ -26,11 +26,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells, as many as there are columns; the first cell names its row."""
+    """Rows of cells, as many as there are columns; the first cell names its row.
+
+    ``headed`` is true where the columns need their headings in text too.
+    """
 
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
+    headed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,12 @@ def remove(name: str) -> Path:
         raise KernelspecError(f"{found.folder} cannot be removed: {error.strerror}") from error
 
 
+def folder_of(name: str) -> Path | None:
+    """Return the folder of the kernelspec that Jupyter uses by a name, or None."""
+    found = _manager().find_kernel_specs().get(name.lower())
+    return None if found is None else Path(found)
+
+
 def installed() -> tuple[InstalledSpec, ...]:
     """List the kernelspecs of ours that Jupyter finds, by name.
 

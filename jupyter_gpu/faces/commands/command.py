@@ -86,4 +86,6 @@ def write_json(data: Mapping[str, object]) -> None:
 
 def explain(sentence: str) -> None:
     """Write a sentence beside the answer, to standard error."""
-    sys.stderr.write(f"{sentence}\n")
+    from jupyter_gpu.core.render_text import wrapped_lines  # noqa: PLC0415 - not for every answer
+
+    sys.stderr.write(f"{wrapped_lines(sentence)}\n")

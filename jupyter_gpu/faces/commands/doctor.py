@@ -16,6 +16,7 @@ from jupyter_gpu.faces.spec_checks import examine_kernelspecs
 from jupyter_gpu.overview import read_overview
 
 _INDENT = " " * 6
+_COMMANDS = ("/", "jupyter ", "sudo ", "kill ", "nvidia-smi ", "python")
 
 
 class Doctor(Command):
@@ -53,7 +54,10 @@ def _text(checks: tuple[Check, ...]) -> str:
         found = f"{check.status:<4}  {check.name}: {check.found}"
         lines.extend(wrapped(found, indent=_INDENT))
         if check.fix is not None:
-            lines.append(f"{_INDENT}→ {check.fix}")  # in one piece, to be copied
+            fix = f"{_INDENT}→ {check.fix}"
+            # A command stays in one piece, however long: it is there to be copied.
+            is_command = check.fix.startswith(_COMMANDS)
+            lines.extend([fix] if is_command else wrapped(fix, indent=f"{_INDENT}  "))
     failed = sum(check.status == "fail" for check in checks)
     warned = sum(check.status == "warn" for check in checks)
     lines.append(f"{in_words(len(checks), 'check')}: {failed} failed, {warned} with a warning")

@@ -27,7 +27,9 @@ class Install(Command):
     name = "install"
     about = (
         "Make a kernelspec that asks for GPUs: PyTorch for this Python, or a GPU version of\n"
-        "any kernelspec that is there already, in any language."
+        "any kernelspec that is there already, in any language. Where Jupyter goes on using\n"
+        "another kernelspec of the same name, the new one is written all the same, this says\n"
+        "so, and the exit status is 0: a Jupyter with another path may use it."
     )
     example = (
         '  jupyter gpu install --gpus 2                 "PyTorch (2 GPUs)"\n'
@@ -77,15 +79,28 @@ class Install(Command):
             where=_where(options),
             provisioner=not options.no_provisioner,
         )
-        if found.hidden_by is not None:
-            explain(f"Jupyter finds another kernelspec of that name first: {found.hidden_by}")
         if not found.wrapper:
             explain(
                 "Only a Jupyter server that has jupyter-gpu leases for it: front ends that start\n"
                 "kernels themselves, such as VS Code, do not."
             )
-        title = f'Installed "{found.display_name}" as {found.name} in {found.path}'
-        return answer(options, {"schema": 1, "kernelspec": as_json(found)}, View(title))
+        hidden_by = None if found.hidden_by is None else str(found.hidden_by)
+        data = {"schema": 1, "kernelspec": {**as_json(found), "hidden_by": hidden_by}}
+        return answer(options, data, _view(found))
+
+
+def _view(found: kernelspecs.InstalledSpec) -> View:
+    """Return what was done; where Jupyter uses another of that name, that this one is not used."""
+    if found.hidden_by is None:
+        return View(f'Installed "{found.display_name}" as {found.name} in {found.path}')
+    return View(
+        f'Not in use: Jupyter goes on using another "{found.name}"',
+        lines=(
+            f"Used: {found.hidden_by}",
+            f"Written, but later on Jupyter's path: {found.path}",
+            f"To have both, install it under a name of its own:  --name {found.name}-mine",
+        ),
+    )
 
 
 def _where(options: Options) -> kernelspecs.Where:

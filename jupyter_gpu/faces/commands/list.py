@@ -34,7 +34,7 @@ class ListSpecs(Command):
         )
         view = View(
             title=f"{in_words(len(specs), 'kernelspec')} for GPUs" if specs else _NONE,
-            tables=(Table("Kernelspecs", _COLUMNS, rows),) if rows else (),
+            tables=(Table("Kernelspecs", _COLUMNS, rows, headed=True),) if rows else (),
         )
         data = {"schema": 1, "kernelspecs": [as_json(spec) for spec in specs]}
         return answer(options, data, view)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection
+from functools import partial
 from typing import NoReturn
 
 from jupyter_gpu.core.errors import UsageError
+from jupyter_gpu.core.render_text import WIDTH, wrapped
 from jupyter_gpu.core.spelling import did_you_mean
 from jupyter_gpu.faces.commands.command import Command, Options
 
@@ -37,9 +39,9 @@ def parse(command: Command, words: list[str]) -> Options | None:
     parser = _Parser(
         prog=f"jupyter gpu {command.name}",
         usage=command.usage,
-        description=command.about,
+        description="\n".join(wrapped(command.about.replace("\n", " "), indent="")),
         epilog=f"Example:\n{command.example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=WIDTH),
         allow_abbrev=False,
     )
     command.add_arguments(parser)

@@ -33,7 +33,10 @@ class Run(Command):
     """Runs a command that inherits the lease, which lives as long as the command does."""
 
     name = "run"
-    usage = "jupyter gpu run [--gpus N] [--wait T] [other request options] -- COMMAND [ARGUMENT …]"
+    usage = (
+        "jupyter gpu run [--gpus N] [--wait T] [other request options]\n"
+        "                       -- COMMAND [ARGUMENT …]"
+    )
     about = (
         "Run a command on GPUs that nobody else has. Its exit status is the command's own,\n"
         "128+n when signal n ended it, 127 when there is no such command, 126 when it cannot\n"
@@ -65,7 +68,7 @@ class Run(Command):
             if options.json:
                 devices = [{"index": d.index, "uuid": d.uuid} for d in lease.devices]
                 told = {"schema": 1, "lease": lease.id, "devices": devices}
-                explain(json.dumps(told))
+                sys.stderr.write(f"{json.dumps(told)}\n")
             environment = merged(os.environ, lease.environment)
             with Child(rest, environment, lease.pass_fds) as child:
                 # Nothing hangs on the record: a full disk must not end the command.
