@@ -29,6 +29,7 @@ from jupyter_gpu.core.layout import (
     device_range,
     lease_id_at,
 )
+from jupyter_gpu.core.notes import ON_PURPOSE
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.quantities import in_words
 from jupyter_gpu.core.standing import holder_words
@@ -78,7 +79,7 @@ def _halves(problem: str) -> tuple[str, str]:
 def _visible(overview: Overview) -> Check:
     visible = overview.visible
     name = "CUDA_VISIBLE_DEVICES"
-    notes = [note for note in visible.notes if not note.startswith("No GPU on purpose")]
+    notes = [note for note in visible.notes if not note.startswith(ON_PURPOSE)]
     if notes:
         return Check(name, "warn", " ".join(notes), f"set it anew, or  unset {name}")
     if visible.value is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from jupyter_gpu.adapters.driver import DriverState, look_at_driver
 from jupyter_gpu.adapters.launch import Launch
@@ -32,6 +32,7 @@ def look_at_kernel(
         in_force=_in_force(driver, inventory),
         lease_id=environ.get(LEASE),
         notices=_notices(environ),
+        missing=tuple(_missing(environ)),
     )
 
 
@@ -63,15 +64,16 @@ def _digits(device: Device) -> str:
 
 
 def _notices(environ: Mapping[str, str]) -> tuple[str, ...]:
-    notices = [clean(line.strip()) for line in environ.get(NOTICE, "").splitlines()]
+    notices = (clean(line.strip()) for line in environ.get(NOTICE, "").splitlines())
+    return tuple(filter(None, notices))
+
+
+def _missing(environ: Mapping[str, str]) -> Iterator[str]:
     framework = environ.get(FRAMEWORK, "")
     if framework in _FRAMEWORKS and not _importable(framework):
         name, package = _FRAMEWORKS[framework]
-        notices.append(
-            f"{name} is not installed in this kernel's Python: "
-            f"{sys.executable} -m pip install {package}"
-        )
-    return tuple(filter(None, notices))
+        # IPython's own %pip is that of the kernel's Python.
+        yield f"{name} is not installed in this kernel's Python:  %pip install {package}"
 
 
 def _importable(module: str) -> bool:

@@ -50,6 +50,13 @@ class HeldLease:
             # A lease that is forgotten ends as one that is released; at exit the system ends it.
             weakref.finalize(self, _end, grant.claim, place).atexit = False
 
+    def __repr__(self) -> str:
+        shown = ", ".join(str(device.index) for device in self.devices)
+        what = f"physical {shown}" if shown else "no device"
+        if not self.exclusive:
+            return f"<HeldLease {what}{' (not exclusive)' if shown else ''}>"
+        return f"<HeldLease {what} ({'released' if self.released else 'leased'})>"
+
     def __enter__(self) -> HeldLease:
         return self
 

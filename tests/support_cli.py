@@ -56,8 +56,9 @@ def lease(lease_id, indices, user="alice", owner=None, **changes):
     )
 
 
-def waiter(lease_id, user="carol", stalled=False, **request):
-    record = Record(lease_id * 15, Owner("kernel"), LONG_AGO, Request(**request), ticket=0)
+def waiter(lease_id, user="carol", stalled=False, owner=None, **request):
+    owner = owner or Owner("kernel")
+    record = Record(lease_id * 15, owner, LONG_AGO, Request(**request), ticket=0)
     return Waiter(record, user, stalled)
 
 

@@ -73,6 +73,11 @@ def test_a_kernel_that_asks_gets_its_process_and_its_lease():
     assert status_answer(overview(process=kernel()))["lease"] is None
 
 
+def test_what_the_start_left_to_say_is_one_list():
+    asked = overview(process=kernel(notices=("No GPU.",), missing=("PyTorch is missing.",)))
+    assert status_answer(asked)["process"]["notices"] == ["No GPU.", "PyTorch is missing."]
+
+
 def test_who_lists_leases_and_numbers_those_who_wait():
     answer = who_answer(
         overview(leases=[lease("a", (0,))], waiters=(waiter("b", gpus=2), waiter("c")))

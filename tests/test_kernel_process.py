@@ -67,16 +67,19 @@ def test_a_framework_that_is_missing_is_said_with_what_installs_it(here, monkeyp
     monkeypatch.setitem(sys.modules, "torch", None)  # as if there were none
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    (notice,) = look_at_kernel({FRAMEWORK: "torch"}, inventory(), here).notices
-    assert notice.startswith("PyTorch is not installed")
-    assert notice.endswith(f"{sys.executable} -m pip install torch")
-    assert look_at_kernel({FRAMEWORK: "json"}, inventory(), here).notices == ()
-    assert look_at_kernel({}, inventory(), here).notices == ()
+    found = look_at_kernel({FRAMEWORK: "torch"}, inventory(), here)
+    (sentence,) = found.missing
+    assert found.notices == ()
+    assert sentence.startswith("PyTorch is not installed")
+    assert sentence.endswith("%pip install torch")
+    assert len(f"Note: {sentence}") <= 80
+    assert look_at_kernel({FRAMEWORK: "json"}, inventory(), here).missing == ()
+    assert look_at_kernel({}, inventory(), here).missing == ()
 
 
 def test_a_framework_that_is_there_is_not_mentioned(here, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    assert look_at_kernel({FRAMEWORK: "torch"}, inventory(), here).notices == ()
+    assert look_at_kernel({FRAMEWORK: "torch"}, inventory(), here).missing == ()
 
 
 def test_the_driver_is_open_until_it_is_initialised_and_then_believed(driver_double):

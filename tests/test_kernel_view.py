@@ -86,9 +86,70 @@ def test_a_device_that_the_machine_does_not_know_is_unknown_and_not_a_crash():
     assert "cuda:0 = physical unknown" in shown(process, leases=())
 
 
-def test_visible_devices_outside_the_lease_are_warned_about():
-    assert "Physical 0 is visible here but not leased to this kernel" in flat(shown(own(now="0,3")))
-    assert "Physical 0, 2 are visible" in flat(shown(own(now="0,2")))
+def test_visible_devices_outside_the_lease_are_not_called_yours():
+    text = shown(own(now="0,3"))
+    assert text.startswith("Physical 0 is visible and not yours; yours: physical 3, 1\n")
+    assert "Physical 0 is free, and may go to another kernel." in flat(text)
+    assert 'To go back, set CUDA_VISIBLE_DEVICES to "3,1".' in flat(text)
+    assert "of 4 GPUs" not in text
+    assert [line.split("  ")[1] for line in text.split("\n")[2:5]] == [
+        "cuda:0 = physical 0",
+        "cuda:1 = physical 3",
+        "not visible: physical 1",
+    ]
+
+
+def test_whoever_has_what_is_visible_here_is_named():
+    others = (MINE, lease("b", (0,), "bob"))
+    text = flat(shown(own(now="0,2"), leases=others))
+    assert text.startswith("Physical 0, 2 are visible and not yours; yours: physical 3, 1 ")
+    assert "Physical 0 is held by bob (expb.ipynb). Physical 2 is free" in text
+    frozen = kernel(launched="0", now="0", state="frozen", in_force=(0,), lease_id="a" * 15)
+    assert "is held by bob (expb.ipynb). Restart the kernel" in flat(shown(frozen, leases=others))
+
+
+@pytest.mark.parametrize(
+    ("now", "title"),
+    [
+        ("3,1", "2 of 4 GPUs are yours "),
+        ("3", "2 of 4 GPUs are yours, but only 1 of them is visible here\n"),
+        ("-1", "2 of 4 GPUs are yours, but none of them is visible here\n"),
+    ],
+)
+def test_the_answer_says_how_many_of_yours_are_visible(now, title):
+    text = shown(own(now=now))
+    assert text.startswith(title)
+    hidden = [n for n in (3, 1) if f"not visible: physical {n}" in text]
+    assert hidden == [n for n in (3, 1) if str(n) not in now or now == "-1"]
+    one = lease("a", (3,), "me")
+    assert shown(own(now="-1"), leases=(one,)).startswith(
+        "1 of 4 GPUs is yours, but it is not visible here"
+    )
+
+
+def test_a_kernel_without_a_lease_is_told_how_to_have_one_and_who_has_what():
+    text = shown(kernel(launched=None, now=None), leases=(lease("b", (0, 2), "bob"),))
+    assert text.startswith("4 GPUs are visible here, none leased to this kernel")
+    lines = text.split("\n")
+    at = lines.index("Pick a PyTorch (n GPUs) kernel to have some to yourself.")
+    assert lines[at + 1] == "Devices: 0, 2 bob (expb.ipynb) · 1, 3 free"
+    assert "Pick a" not in shown(own())
+    assert "Pick a" not in shown(own(), leases=())
+
+
+def test_a_refused_kernel_is_not_said_to_have_no_gpu_on_purpose():
+    said = ("This kernel has no GPU.", "No GPU is free.")
+    refused = kernel(launched="-1", now="-1", notices=said)
+    assert "on purpose" not in shown(refused, leases=())
+    assert "on purpose" in shown(kernel(launched="-1", now="-1"), leases=())
+    assert "Ranges" in shown(kernel(launched="-1", now="0-1", notices=said), leases=())
+
+
+def test_a_framework_that_is_missing_is_the_last_line():
+    missing = "PyTorch is not installed in this kernel's Python:  %pip install torch"
+    leasing = Leasing("/leases", warning="Leases are not safe here.")
+    text = shown(own(missing=(missing,)), leasing=leasing)
+    assert text.split("\n")[-1] == f"Note: {missing}"
 
 
 def test_a_lease_that_is_gone_is_warned_about():

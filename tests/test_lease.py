@@ -78,6 +78,15 @@ def test_a_lease_tells_its_devices_and_the_variables_to_set():
         assert 0 <= lease.waited_seconds < 5
 
 
+def test_a_lease_shows_its_devices_and_whether_it_is_held():
+    lease = jupyter_gpu.acquire(2, devices=[0, 2])
+    assert repr(lease) == "<HeldLease physical 0, 2 (leased)>"
+    lease.release()
+    assert repr(lease) == "<HeldLease physical 0, 2 (released)>"
+    assert repr(jupyter_gpu.acquire(0)) == "<HeldLease no device>"
+    assert repr(HeldLease(Grant(lease.devices, {}))) == "<HeldLease physical 0, 2 (not exclusive)>"
+
+
 def test_the_environment_is_a_copy():
     with jupyter_gpu.acquire() as lease:
         lease.environment["CUDA_VISIBLE_DEVICES"] = "spoilt"

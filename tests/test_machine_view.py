@@ -78,10 +78,17 @@ def test_who_tells_each_lease_and_why_those_devices():
 
 
 def test_who_tells_who_waits_in_their_order():
-    text = who(waiters=(waiter("b", gpus=2, model="H200"), waiter("c", stalled=True)))
+    notebook = Owner("kernel", notebook="/home/carol/fit.ipynb")
+    command = Owner("command", command="python train.py")
+    text = who(
+        waiters=(
+            waiter("b", owner=notebook, gpus=2, model="H200"),
+            waiter("c", owner=command, stalled=True),
+        )
+    )
     assert text.startswith("No GPU is leased")
-    assert "1  carol  2 GPUs of model H200" in text
-    assert "yesterday 18:40" in text
+    assert "1  carol  fit.ipynb        yesterday 18:40  2 GPUs of model H200" in text
+    assert "2  carol  python train.py  yesterday 18:40" in text
     assert "has stopped looking" in text
 
 

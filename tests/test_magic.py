@@ -7,6 +7,7 @@ import pytest
 from support_shell import make_shell
 
 import jupyter_gpu
+from jupyter_gpu.faces.extension import HELP, SUBCOMMANDS
 
 
 @pytest.fixture
@@ -31,8 +32,8 @@ def complaint(shell, cell):
 def test_it_shows_one_view_as_text_and_as_html(shell):
     bundle = shown(shell, "")._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "text/html"}
-    assert "8 of 8 GPUs are visible" in bundle["text/plain"]
-    assert "8 of 8 GPUs are visible" in bundle["text/html"]
+    assert "8 GPUs are visible" in bundle["text/plain"]
+    assert "8 GPUs are visible" in bundle["text/html"]
     assert "simulated" in bundle["text/plain"]
     assert repr(shown(shell, "status")) == bundle["text/plain"]
 
@@ -101,6 +102,13 @@ def test_help_teaches_with_an_example(shell):
         assert "Example:" in complaint(shell, line)
 
 
+def test_a_question_mark_shows_the_same_help(shell):
+    said = shell.object_inspect("%gpu")["docstring"]
+    assert said == complaint(shell, "%gpu -h") == HELP
+    assert all(f"%gpu {name}" in said for name in SUBCOMMANDS)
+    assert all(len(line) <= 80 for line in said.splitlines())
+
+
 def test_the_machine_stays_open_and_is_changed_when_another_is_meant(shell, simulate):
     magic = shell.magics_manager.magics["line"]["gpu"].__self__._opened()
     shown(shell, "")
@@ -116,7 +124,7 @@ def test_a_machine_that_cannot_be_read_is_a_sentence_and_mends_itself(shell, mon
     monkeypatch.setenv("JUPYTER_GPU_SIMULATE", "8xNOTHING")
     assert "NOTHING" in repr(shown(shell, ""))
     monkeypatch.setenv("JUPYTER_GPU_SIMULATE", "1xL4")
-    assert "1 of 1 GPU is visible" in repr(shown(shell, ""))
+    assert "1 GPU is visible" in repr(shown(shell, ""))
 
 
 def test_in_a_fork_it_says_so(shell):

@@ -3,7 +3,14 @@ from support_cli import GIB, device, inventory, kernel, lease, overview, using, 
 
 from jupyter_gpu.core.leases import Owner
 from jupyter_gpu.core.overview import Leasing
-from jupyter_gpu.core.standing import FREE, holder_words, innermost, standing
+from jupyter_gpu.core.standing import (
+    FREE,
+    holder_words,
+    innermost,
+    owner_name,
+    standing,
+    standing_words,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +61,15 @@ def test_a_holder_is_named_shortly():
     )
     long = lease("a", (0,), owner=Owner("command", command="python " + "x" * 500))
     assert len(holder_words(long)) < 60
+
+
+def test_whoever_waits_is_named_like_a_holder():
+    assert owner_name(Owner("kernel", notebook="/home/a/fit.ipynb")) == "fit.ipynb"
+    assert owner_name(Owner("command", command="python train.py")) == "python train.py"
+
+
+def test_a_device_is_described_by_its_holders_or_by_how_it_stands():
+    seen = overview(leases=[lease("a", (0,), "alice"), lease("b", (0,), "bob")])
+    both = "alice (expa.ipynb) and bob (expb.ipynb)"
+    assert standing_words(seen.inventory.devices[0], seen) == both
+    assert standing_words(seen.inventory.devices[1], seen) == FREE

@@ -21,7 +21,10 @@ def test_it_lists_who_waits(capsys, eight_gpus, eventually):
         with start("run", "--gpus", "2", "--wait", "1h", "--", "true") as waiting:
             (row,) = eventually(lambda: gpu_json(capsys, "who")["queue"])
             assert (row["position"], row["request"]["gpus"]) == (1, 2)
-            assert "2 GPUs" in gpu(capsys, "who")[1]
+            assert (row["notebook"], row["command"]) == (None, "true")
+            said = gpu(capsys, "who")[1]
+            assert "2 GPUs" in said
+            assert "  true  " in said
             waiting.terminate()
             waiting.communicate()
 

@@ -125,5 +125,5 @@ def _process(process: KernelProcess) -> dict[str, object]:
         ],
         "state": process.state,
         "frozen_by": None,
-        "notices": list(process.notices),
+        "notices": [*process.notices, *process.missing],
     }

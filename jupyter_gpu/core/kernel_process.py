@@ -26,7 +26,8 @@ class KernelProcess:
 
     ``launched_with`` and ``set_now`` are values of CUDA_VISIBLE_DEVICES, None where it is not set;
     ``in_force`` is what the driver uses, None while it has not read the variable. ``notices`` are
-    sentences that the start of the kernel left for the person.
+    sentences that the start of the kernel left for the person; ``missing`` name the frameworks that
+    its kernelspec promises and its Python lacks.
     """
 
     pid: int
@@ -36,3 +37,4 @@ class KernelProcess:
     in_force: tuple[InForce, ...] | None = None
     lease_id: str | None = None
     notices: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()

@@ -7,10 +7,11 @@ from datetime import datetime
 from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.kernel_process import InForce, KernelProcess
 from jupyter_gpu.core.leases import Lease
+from jupyter_gpu.core.notes import ON_PURPOSE
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.quantities import in_gib, in_words
 from jupyter_gpu.core.refusal import since_in_words
-from jupyter_gpu.core.standing import holder_name, holder_words, standing
+from jupyter_gpu.core.standing import FREE, holder_name, standing, standing_words
 from jupyter_gpu.core.view import (
     Column,
     Table,
@@ -41,6 +42,8 @@ _STATES = {
     "if that kernel had initialised it.",
     "simulated": "CUDA is simulated: no driver is open or frozen here.",
 }
+# How the wrapper's notice begins where a kernel could not have what it asked for.
+_NO_GPU = "This kernel has no GPU"
 _IN_FORCE_UNKNOWN = {"open": "– (open)", "simulated": "–, simulated"}
 
 
@@ -60,21 +63,24 @@ def kernel_view(overview: Overview, process: KernelProcess, now: datetime) -> Vi
     lines = [_STATES[process.state], _values(process)]
     if overview.lease is not None:
         lines.append(_lease_line(overview.lease, process, now))
+    elif rows and process.lease_id is None and overview.leasing.exclusive:
+        lines.insert(0, "Pick a PyTorch (n GPUs) kernel to have some to yourself.")
     others = others_words(overview)
     if others:
-        lines.append(others)
-    table = Table(
-        "Devices of this kernel", _COLUMNS, tuple(_row(row, overview, process) for row in rows)
-    )
+        lines.insert(len(lines) if overview.lease is not None else 1, others)
+    shown = tuple(_row(row, overview, process) for row in rows)
+    hidden = tuple(_hidden_row(device, overview, process) for device in _hidden(overview, rows))
+    table = Table("Devices of this kernel", _COLUMNS, (*shown, *hidden))
     return View(
         title=_title(overview, rows),
         machine=machine_words(overview.inventory),
         notices=process.notices,
-        tables=(table,) if rows else (),
+        tables=(table,) if table.rows else (),
         lines=tuple(lines),
         notes=(
             *_mismatches(overview, process, rows),
             *machine_notes(overview.inventory, overview.leasing),
+            *process.missing,
         ),
     )
 
@@ -91,16 +97,56 @@ def _shown(overview: Overview, process: KernelProcess) -> tuple[InForce, ...]:
 
 def _title(overview: Overview, rows: tuple[InForce, ...]) -> str:
     total = len(overview.inventory.gpus)
-    lease = overview.lease
-    if lease is not None:
-        count = len(lease.record.uuids)
-        return f"{count} of {in_words(total)} {'is' if count == 1 else 'are'} yours"
+    if overview.lease is not None:
+        return _own_title(overview, overview.lease, rows)
     if not total:
         return "No GPU can be seen here"
     if not rows:
         return f"No GPU is visible in this kernel ({in_words(total)} on this machine)"
     verb = "is" if len(rows) == 1 else "are"
-    return f"{len(rows)} of {in_words(total)} {verb} visible here, none leased to this kernel"
+    shown = in_words(total) if len(rows) == total else f"{len(rows)} of {in_words(total)}"
+    return f"{shown} {verb} visible here, none leased to this kernel"
+
+
+def _own_title(overview: Overview, lease: Lease, rows: tuple[InForce, ...]) -> str:
+    """Say which devices are this kernel's, and where what is visible is something else."""
+    outside, record = _outside(lease, rows), lease.record
+    if outside:
+        own = listed(record.indices)
+        return f"{_physical(outside)} visible and not yours; yours: physical {own}"
+    count = len(record.uuids)
+    words = f"{count} of {in_words(len(overview.inventory.gpus))}"
+    words += f" {'is' if count == 1 else 'are'} yours"
+    seen = len({row.uuid for row in rows} & set(record.uuids))
+    if seen == count:
+        return words
+    if not seen:
+        return f"{words}, but {'it is not' if count == 1 else 'none of them is'} visible here"
+    return f"{words}, but only {seen} of them {'is' if seen == 1 else 'are'} visible here"
+
+
+def _outside(lease: Lease, rows: tuple[InForce, ...]) -> tuple[InForce, ...]:
+    """Return what is visible without being leased."""
+    return tuple(row for row in rows if row.uuid not in lease.record.uuids)
+
+
+def _physical(rows: tuple[InForce, ...]) -> str:
+    """Return ``"Physical 3 is"``, the beginning of a sentence about devices."""
+    indices = listed(row.index for row in rows if row.index is not None) or "unknown"
+    return f"Physical {indices} {'is' if len(rows) == 1 else 'are'}"
+
+
+def _hidden(overview: Overview, rows: tuple[InForce, ...]) -> tuple[Device, ...]:
+    """Return the devices that are leased to this kernel and not visible in it."""
+    own = () if overview.lease is None else overview.lease.record.uuids
+    shown = {row.uuid for row in rows}
+    found = (overview.inventory.find(uuid) for uuid in own if uuid not in shown)
+    return tuple(device for device in found if device is not None)
+
+
+def _hidden_row(device: Device, overview: Overview, process: KernelProcess) -> tuple[str, ...]:
+    _, *rest = _row(InForce(0, device.index, device.uuid), overview, process)
+    return (f"not visible: physical {device.index}", *rest)
 
 
 def _row(row: InForce, overview: Overview, process: KernelProcess) -> tuple[str, ...]:
@@ -164,7 +210,12 @@ def _mismatches(
             "Restart the kernel and set it first."
         )
     else:
-        notes.extend(overview.visible.notes)
+        refused = any(notice.startswith(_NO_GPU) for notice in process.notices)
+        notes.extend(
+            note
+            for note in overview.visible.notes
+            if not (refused and note.startswith(ON_PURPOSE))
+        )
     lease = overview.lease
     if lease is None:
         if process.lease_id is not None and overview.leasing.problem is None:
@@ -175,15 +226,29 @@ def _mismatches(
         return tuple(notes)
     if lease.note is not None:
         notes.append(f"The lease: {lease.note}.")
-    outside = [row for row in rows if row.uuid not in lease.record.uuids]
+    outside = _outside(lease, rows)
     if outside:
-        indices = listed(row.index for row in outside if row.index is not None) or "unknown"
-        verb = "is" if len(outside) == 1 else "are"
-        notes.append(
-            f"Physical {indices} {verb} visible here but not leased to this kernel; somebody else "
-            "may be using it."
-        )
+        notes.append(_outside_note(overview, process, outside))
     return tuple(notes)
+
+
+def _outside_note(overview: Overview, process: KernelProcess, outside: tuple[InForce, ...]) -> str:
+    """Say who has what is visible and not leased, and how to go back to what is."""
+    parts = []
+    for row in outside:
+        device = None if row.uuid is None else overview.inventory.find(row.uuid)
+        if device is None:
+            continue
+        words = standing_words(device, overview)
+        held = f"held by {words}" if standing(device, overview).leases else words
+        free = ", and may go to another kernel" if words == FREE else ""
+        parts.append(f"Physical {row.index} is {held}{free}.")
+    if process.in_force is not None or process.launched_with is None:
+        parts.append("Restart the kernel to go back.")
+    else:
+        value = value_words(process.launched_with)
+        parts.append(f"To go back, set CUDA_VISIBLE_DEVICES to {value}.")
+    return " ".join(parts)
 
 
 def others_words(overview: Overview) -> str:
@@ -193,9 +258,7 @@ def others_words(overview: Overview) -> str:
     for device in overview.inventory.devices:
         if device.kind == "mig" or (own is not None and device.uuid in own.record.uuids):
             continue
-        found = standing(device, overview)
-        words = " and ".join(map(holder_words, found.leases)) or found.words
-        groups.setdefault(words, []).append(device)
+        groups.setdefault(standing_words(device, overview), []).append(device)
     parts = [f"{listed(d.index for d in devices)} {words}" for words, devices in groups.items()]
     if not parts:
         return ""

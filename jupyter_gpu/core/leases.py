@@ -187,6 +187,7 @@ class Waiter:
             "request": self.record.request.as_options(),
             "since": self.record.since or None,
             "notebook": self.record.owner.notebook,
+            "command": self.record.owner.command,
             "stalled": self.stalled,
         }
 

@@ -10,7 +10,14 @@ from jupyter_gpu.core.overview import Leasing, Overview
 from jupyter_gpu.core.policy import USUAL_REASON
 from jupyter_gpu.core.quantities import in_words
 from jupyter_gpu.core.refusal import since_in_words
-from jupyter_gpu.core.standing import FREE, Standing, holder_name, holder_words, standing
+from jupyter_gpu.core.standing import (
+    FREE,
+    Standing,
+    holder_name,
+    holder_words,
+    owner_name,
+    standing,
+)
 from jupyter_gpu.core.view import (
     Column,
     Table,
@@ -39,7 +46,13 @@ _LEASES = (
     Column("Since"),
     Column("More"),
 )
-_QUEUE = (Column("Place"), Column("User"), Column("Asks for", shrinks=True), Column("Since"))
+_QUEUE = (
+    Column("Place"),
+    Column("User"),
+    Column("Holder", shrinks=True),
+    Column("Since"),
+    Column("Asks for"),
+)
 _MAP = (Column("Visible = physical"), Column("Model", shrinks=True), Column("UUID"))
 _CUINIT = {100: "100 (no device)", 101: "101 (invalid device: the same one twice)"}
 
@@ -175,6 +188,7 @@ def _waiter_row(place: int, waiter: Waiter, now: datetime) -> tuple[str, ...]:
     return (
         str(place),
         waiter.user or "unknown user",
-        f"{asks} (has stopped looking)" if waiter.stalled else asks,
+        owner_name(record.owner),
         since_in_words(record.since, now),
+        f"{asks} (has stopped looking)" if waiter.stalled else asks,
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jupyter_gpu.core.visibility import Entry, Reading
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
-
+ON_PURPOSE = "No GPU on purpose"  # how the note on such a value begins
 # The driver from which NVIDIA describes more than one compute instance per process.
 _SEVERAL_MIG_DRIVER = 570
 _SHOWN_CHARACTERS = 56  # room for the longest name of a MIG device
@@ -63,7 +63,7 @@ def value_notes(
         notes.extend(_unset_notes(inventory))
     elif _on_purpose(value):
         how = f"{_quoted(value)} hides them all" if value.strip() else "the value is empty"
-        notes.append(f"No GPU on purpose: {how}.")
+        notes.append(f"{ON_PURPOSE}: {how}.")
     else:
         notes.extend(_text_notes(value, reading, inventory, environment or {}))
         notes.extend(_number_notes(reading, inventory))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jupyter_gpu.core.card import obstacle
 from jupyter_gpu.core.devices import Device
-from jupyter_gpu.core.leases import Lease
+from jupyter_gpu.core.leases import Lease, Owner
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.policy import leasable
 from jupyter_gpu.core.refusal import short_holder
@@ -57,7 +57,18 @@ def holder_words(lease: Lease) -> str:
     return f"{words}, {lease.state})" if lease.state != "active" else f"{words})"
 
 
+def standing_words(device: Device, overview: Overview) -> str:
+    """Return who has a device, or how it stands where nobody has it."""
+    found = standing(device, overview)
+    return " and ".join(map(holder_words, found.leases)) or found.words
+
+
 def holder_name(lease: Lease) -> str:
     """Return the notebook's file name, or the command, or the kernel, shortened."""
-    name = short_holder(lease.record.owner)
+    return owner_name(lease.record.owner)
+
+
+def owner_name(owner: Owner) -> str:
+    """Return the same of whoever holds or waits."""
+    name = short_holder(owner)
     return name if len(name) <= HOLDER_LENGTH else f"{name[: HOLDER_LENGTH - 1]}…"

@@ -18,6 +18,17 @@ if TYPE_CHECKING:
     from jupyter_gpu.faces.magic import GPUMagic
 
 NAME = "gpu"
+HELP = """\
+%gpu              this kernel's GPUs, what CUDA does, and who has the rest
+%gpu status       the same
+%gpu who          every lease on this machine, and who waits
+%gpu map VALUE    what CUDA makes of CUDA_VISIBLE_DEVICES=VALUE; without VALUE,
+                  of the one that is set now
+  --json          return a dictionary instead
+  -h, --help      this text, as  %gpu?  shows it
+
+Example:  %gpu map 1,0
+          state = %gpu --json"""
 SUBCOMMANDS = ("status", "who", "map")
 _MATCHER = "jupyter_gpu.subcommands"
 _WORDS = (*SUBCOMMANDS, "--json", "--help")
@@ -31,8 +42,10 @@ class Gate:
         self._magic: GPUMagic | None = None
 
     def line(self, line: str) -> Any:  # noqa: ANN401 - what the magic returns
-        """Answer ``%gpu …``; IPython calls this."""
+        """Answer ``%gpu …``; IPython calls this, and shows its docstring for ``%gpu?``."""
         return self._opened().line(line)
+
+    line.__doc__ = HELP
 
     def cell(self, line: str, cell: str) -> Any:  # noqa: ANN401
         """Answer ``%%gpu``; IPython calls this."""

@@ -19,19 +19,9 @@ from jupyter_gpu.core.render_text import as_text
 from jupyter_gpu.core.spelling import did_you_mean
 from jupyter_gpu.core.view import View
 from jupyter_gpu.core.visibility import visible
-from jupyter_gpu.faces.extension import SUBCOMMANDS
+from jupyter_gpu.faces.extension import HELP, SUBCOMMANDS
 from jupyter_gpu.kernel_process import look_at_kernel
 from jupyter_gpu.overview import read_overview
-
-HELP = """\
-%gpu              this kernel's GPUs, what CUDA does, and who has the rest
-%gpu status       the same
-%gpu who          every lease on this machine, and who waits
-%gpu map VALUE    what CUDA makes of CUDA_VISIBLE_DEVICES=VALUE; without VALUE, of the one set now
-  --json          return a dictionary instead, as in  state = %gpu --json
-  -h, --help      this text
-
-Example:  %gpu map 1,0"""
 
 
 class Shown:
