@@ -207,6 +207,50 @@ def test_the_number_is_read_back_from_the_configuration(config, gpus):
     assert kernelspec.gpus_of({"metadata": {"kernel_provisioner": stanza}}) == gpus
 
 
+def test_options_where_nothing_reads_them_are_found():
+    stanza = {"provisioner_name": "gpu-provisioner", "config": {"gpus": 2}, "wait": 0}
+    spec = {"gpus": 2, "metadata": {"kernel_provisioner": stanza, "memory_cap": "1GiB"}}
+    assert kernelspec.misplaced_options(spec) == (
+        ("the top level", "gpus"),
+        ("metadata", "memory_cap"),
+        ("metadata.kernel_provisioner", "wait"),
+    )
+    assert kernelspec.misplaced_options(kernelspec.pytorch({"gpus": 2, "model": "H200"})) == ()
+    assert kernelspec.misplaced_options({"metadata": None, "config": 1}) == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "unequal"),
+    [
+        ({"gpus": 2}, {"gpus": "2"}, ()),
+        ({}, {"gpus": "1", "wait": "8s"}, ()),
+        ({"devices": [0, 1]}, {"devices": "0,1"}, ()),
+        ({"min_free_memory": "1GiB"}, {"min_free_memory": "1024MiB"}, ()),
+        ({}, {"on_unavailable": "wait"}, ()),
+        ({"on_unavailable": "wait"}, {}, ("on_unavailable",)),
+        ({"gpus": 2, "model": "H200"}, {"gpus": "1"}, ("gpus", "model")),
+        ({}, {"identifiers": "uuid"}, ("identifiers",)),
+    ],
+)
+def test_options_that_mean_different_things_in_the_two_places_are_found(config, arguments, unequal):
+    assert kernelspec.unequal_options(config, arguments) == unequal
+
+
+def test_an_argument_with_a_slip_is_found_and_ipykernels_own_is_not():
+    words = ("--gpuz=2", "--model_=x", "--debug", "--ident", "-f", "--", "gpus")
+    assert kernelspec.misspelt_arguments(words) == (
+        ("--gpuz=2", "--gpus"),
+        ("--model_=x", "--model"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "not given"), (2, "2"), ([0, 1], "0,1"), ("10m", "10m")]
+)
+def test_a_value_is_shown_as_an_argument_has_it(value, text):
+    assert kernelspec.option_text(value) == text
+
+
 def test_a_slurm_kernelspec_is_ours_too():
     stanza = {"provisioner_name": "slurm-gpu-provisioner", "config": {"gpus": 2}}
     assert kernelspec.is_ours({"metadata": {"kernel_provisioner": stanza}})

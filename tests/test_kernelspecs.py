@@ -1,5 +1,6 @@
 """Kernelspecs on disk: installed, listed and removed, and nobody else's is touched."""
 
+import dataclasses
 import json
 import os
 import stat
@@ -14,7 +15,13 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_gpu.core import kernelspec
 from jupyter_gpu.core.errors import KernelspecError
 from jupyter_gpu.core.logo import logo
-from jupyter_gpu.faces.kernelspecs import folder_of, install, installed, remove
+from jupyter_gpu.faces.kernelspecs import (
+    folder_of,
+    install,
+    installed,
+    place_arguments,
+    remove,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -306,6 +313,16 @@ def test_one_that_only_has_the_wrapper_is_ours_as_well(kernels):
     assert "kernel_provisioner" not in kernel_json(spec.path)["metadata"]
     assert spec in installed()
     assert remove(spec.name) == spec.path
+
+
+def test_a_kernelspec_can_be_installed_again_where_it_is(kernels, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
+    places = (("user", ()), ("sys-prefix", ("--sys-prefix",)))
+    for where, arguments in places:
+        assert place_arguments(install({"gpus": 4}, where=where)) == arguments
+    there = install({"gpus": 4}, where=tmp_path / "prefix")
+    assert place_arguments(there) == ("--prefix", str(tmp_path / "prefix"))
+    assert place_arguments(dataclasses.replace(there, path=tmp_path / "x" / "y")) is None
 
 
 def test_the_folder_of_a_name_is_the_one_that_jupyter_uses(kernels):

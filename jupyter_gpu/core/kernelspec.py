@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from jupyter_gpu.core.errors import KernelspecError
-from jupyter_gpu.core.request import OPTIONS, PLANNED
+from jupyter_gpu.core.request import OPTIONS, PLANNED, Request
 
 PROVISIONER = "gpu-provisioner"
 PROVISIONERS = (PROVISIONER, "slurm-gpu-provisioner")
@@ -28,6 +28,8 @@ _LAUNCHERS = ("ipykernel_launcher", "ipykernel", WRAPPER)
 _DEFAULT_PROVISIONER = "local-provisioner"
 # A name that a server can list; jupyter_client accepts others only with a warning.
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+# An argument that is as like an option as --gpuz is to --gpus is a slip, and not ipykernel's own.
+_SLIP_LIKENESS = 0.75
 
 
 def pytorch(
@@ -211,6 +213,57 @@ def gpus_of(spec: Mapping[str, object]) -> int | str:
     if isinstance(given, str):
         return int(given) if given.isascii() and given.isdigit() else given
     return given if isinstance(given, int) else 1
+
+
+def misplaced_options(spec: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """Return the options that stand where nothing reads them: the place and the name of each."""
+    metadata, astray = _mapping(spec.get("metadata")), _mapping(spec.get("kernel_provisioner"))
+    places = (
+        ("the top level", spec),
+        ("config", _mapping(spec.get("config"))),
+        ("kernel_provisioner", astray),
+        ("kernel_provisioner.config", _mapping(astray.get("config"))),
+        ("metadata", metadata),
+        ("metadata.config", _mapping(metadata.get("config"))),
+        ("metadata.kernel_provisioner", _stanza(spec)),
+    )
+    names = (*OPTIONS, *PLANNED)
+    return tuple((place, name) for place, data in places for name in names if name in data)
+
+
+def unequal_options(
+    config: Mapping[str, object], arguments: Mapping[str, object]
+) -> tuple[str, ...]:
+    """Return the options that ask the provisioner for something else than the wrapper.
+
+    Both are readable requests. ``on_unavailable`` is the wrapper's alone: it may be missing from
+    the configuration.
+    """
+    names = (name for name in OPTIONS if name != "on_unavailable" or name in config)
+    return tuple(
+        name
+        for name in names
+        if Request.parse({name: config.get(name)}) != Request.parse({name: arguments.get(name)})
+    )
+
+
+def misspelt_arguments(arguments: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return the arguments that look like an option of the wrapper and are none, and which."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for doctor
+
+    known = tuple(f"--{name.replace('_', '-')}" for name in (*OPTIONS, *PLANNED, "framework"))
+    found = []
+    for word in arguments:
+        name = word.partition("=")[0].replace("_", "-").lower()
+        near = get_close_matches(name[2:], [k[2:] for k in known], 1, _SLIP_LIKENESS)
+        if name.startswith("--") and near:
+            found.append((word, f"--{near[0]}"))
+    return tuple(found)
+
+
+def option_text(value: object) -> str:
+    """Return an option's value as an argument has it, ``"not given"`` where there is none."""
+    return "not given" if value is None else _text(value)
 
 
 def _wrapped(

@@ -146,6 +146,17 @@ def folder_of(name: str) -> Path | None:
     return None if found is None else Path(found)
 
 
+def place_arguments(spec: InstalledSpec) -> tuple[str, ...] | None:
+    """Return the arguments of ``install`` that put a kernelspec where this one is, if any do."""
+    place, manager = spec.path.parent, _manager()
+    if place == _folder(manager, "user"):
+        return ()
+    if place == _folder(manager, "sys-prefix"):
+        return ("--sys-prefix",)
+    prefix = place.parent.parent.parent
+    return ("--prefix", str(prefix)) if place == _folder(manager, prefix) else None
+
+
 def installed() -> tuple[InstalledSpec, ...]:
     """List the kernelspecs of ours that Jupyter finds, by name.
 

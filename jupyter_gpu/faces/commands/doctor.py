@@ -16,7 +16,7 @@ from jupyter_gpu.faces.spec_checks import examine_kernelspecs
 from jupyter_gpu.overview import read_overview
 
 _INDENT = " " * 6
-_COMMANDS = ("/", "jupyter ", "sudo ", "kill ", "nvidia-smi ", "python")
+_COMMANDS = ("/", "'/", "jupyter ", "sudo ", "kill ", "nvidia-smi ", "python")
 
 
 class Doctor(Command):
