@@ -7,8 +7,10 @@ from support_cli import gpu, gpu_json
 
 import jupyter_gpu
 from jupyter_gpu.adapters import locks
+from jupyter_gpu.core.checks import Check
 from jupyter_gpu.core.layout import LEASE_IDS, QUEUE, Range, device_range
 from jupyter_gpu.doctor import examine
+from jupyter_gpu.faces.commands.doctor import _text
 
 HOLD = """
 import os, sys
@@ -196,6 +198,15 @@ def test_the_command_says_what_mends_each_finding_and_fails_for_a_failure(
     at = next(n for n, line in enumerate(lines) if line.startswith("fail  lease directory: "))
     assert any(line.startswith("      → ") for line in lines[at + 1 : at + 4])
     assert "1 failed" in lines[-1]
+
+
+def test_a_command_to_copy_stays_in_one_piece_and_sentences_wrap():
+    command = f"/srv/{'long/' * 10}python -m pip install jupyter-gpu ipykernel"
+    sentence = "unset JUPYTER_GPU_LEASE_DIR, or name a local directory in it, then look again"
+    checks = (Check("a", "fail", "x", command), Check("b", "warn", "word " * 30, sentence))
+    lines = _text(checks).splitlines()
+    assert lines[1] == f"      → {command}"
+    assert all(len(line) <= 80 for line in lines[2:])
 
 
 def test_its_json_has_every_check(capsys, eight_gpus, monkeypatch):
