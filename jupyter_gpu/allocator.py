@@ -175,10 +175,12 @@ class Acquisition:
     def _new_claim(self, pool: Pool) -> Claim:
         assert self._store is not None
         old = None if self._takeover is None else self._takeover.claim
-        if old is None or old.closed or old.ancestors != pool.ancestors:
+        claim = None
+        if old is not None and not old.closed and old.ancestors == pool.ancestors:
+            claim = old.share(new_lease_id())
+        if old is None or claim is None:
             self._takeover = None
             return self._store.new_claim(pool.ancestors)
-        claim = old.share(new_lease_id())
         claim.adopt(old.uuids)
         return claim
 

@@ -158,6 +158,16 @@ class HeldLease:
         with LeaseStore(self._place) as store:
             return tuple(p for p in store.kept_by(self.id) if p.pid != os.getpid())
 
+    def settle(self) -> None:
+        """Give up what workers of the kernel before this one kept, once they have ended.
+
+        Called now and then by who took devices over.
+        """
+        claim = self._grant.claim
+        if claim is not None and claim.burdens and not claim.closed and self._place is not None:
+            with _reopened(self._place) as store:
+                store.settle(claim)
+
     def release(self) -> None:
         """Give the devices up in this program; calling it twice does nothing more.
 

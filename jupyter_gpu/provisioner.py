@@ -63,6 +63,7 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             if first_start:
                 self._lease = await self._acquire(kwargs.get("env"))
             else:
+                self._require_not_handed_on()
                 await asyncio.to_thread(self._name_lingering_workers)
             prepared: dict[str, Any] = await super().pre_launch(**kwargs)
         except GPUError as error:
@@ -70,7 +71,7 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         except BaseException:
             if first_start:
                 self._release("the start failed")
-            server.forget_failed_start(self.parent, self.kernel_id)
+            server.forget_start(self.parent, self.kernel_id)
             raise
         assert self._lease is not None, "leased above"
         prepared["env"] = merged(prepared["env"], self._lease.environment, self._notice())
@@ -90,7 +91,7 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         except BaseException:
             if not restarted:
                 self._release("the kernel could not be started")
-            server.forget_failed_start(self.parent, self.kernel_id)
+            server.forget_start(self.parent, self.kernel_id)
             raise
         await asyncio.to_thread(self._name_kernel_process)
         return information
@@ -184,10 +185,15 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             except asyncio.CancelledError:
                 step.add_done_callback(_release_result)
                 raise
+            if server.is_stopping(self.parent):
+                if lease is not None:
+                    lease.release()
+                raise GPUError("The server is ending.")
             if lease is not None:
                 return lease
             if acquisition.waiting and not told:
                 told = True
+                server.forget_start(self.parent, self.kernel_id)
                 words = acquisition.request.in_words()
                 self.log.info("GPU: kernel %s waits for %s", self.kernel_id, words)
             await asyncio.sleep(acquisition.pause_seconds)
@@ -200,16 +206,26 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             old = server.kernels_of(self.parent).get_kernel(old_id).provisioner
         except KeyError:
             return None
-        lease = old._lease if isinstance(old, GPUProvisioner) else None  # noqa: SLF001 - our own
+        if not isinstance(old, GPUProvisioner) or not old.parent.ready.done():
+            return None  # not ours, or in the middle of a restart of its own
+        lease = old._lease  # noqa: SLF001 - our own
         return None if lease is None or lease.released else lease
 
+    def _require_not_handed_on(self) -> None:
+        """Refuse to restart a kernel whose notebook has changed to another one meanwhile."""
+        claim = None if self._lease is None else self._lease.claim
+        if claim is not None and claim.handed_on:
+            self._release("its notebook has changed to another kernel")
+            raise GPUError("This kernel's GPUs were handed to the one that replaces it.")
+
     def _refused(self, error: GPUError) -> KernelRefused:
-        message = short_lines(str(error))
+        # A percent sign would be doubled on its way through the server.
+        message = short_lines(str(error)).replace("%", "\N{FULLWIDTH PERCENT SIGN}")
         self.log.warning(
             "GPU: kernel %s was refused: %s", self.kernel_id, " · ".join(message.splitlines())
         )
         self.log.addFilter(without_our_traces)
-        server.forget_failed_start(self.parent, self.kernel_id)
+        server.forget_start(self.parent, self.kernel_id)
         return KernelRefused(message)
 
     def _log_grant(self, lease: HeldLease, takeover: HeldLease | None) -> None:
@@ -326,6 +342,8 @@ def _follow_notebook(
 
 
 async def _look_at_notebook(provisioner: GPUProvisioner) -> None:
+    if provisioner._lease is not None:  # noqa: SLF001
+        await asyncio.to_thread(provisioner._lease.settle)  # noqa: SLF001
     notebook = await server.notebook_now(provisioner.parent, provisioner.kernel_id)
     if notebook is not None:
         provisioner._describe(lambda owner: dataclasses.replace(owner, notebook=notebook))  # noqa: SLF001

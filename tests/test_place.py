@@ -49,10 +49,14 @@ def test_the_environment_names_the_place_for_real_and_simulated_machines():
         assert find_place(given, simulated=simulated) == Place(Path("/somewhere"), "given")
 
 
-def test_a_relative_place_is_made_absolute(monkeypatch, tmp_path):
+def test_a_relative_place_is_refused_because_every_program_would_mean_another(
+    monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     found = find_place({"JUPYTER_GPU_LEASE_DIR": "leases"}, simulated=False)
-    assert found.directory == tmp_path / "leases"
+    with pytest.raises(StoreError, match="not an absolute path"):
+        open_directory(found, create=True)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_simulated_machine_has_a_place_for_each_user():

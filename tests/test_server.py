@@ -46,7 +46,7 @@ async def test_without_a_server_there_is_no_notebook_and_nothing_is_changed():
     assert not server.has_sessions(ALONE)
     assert await server.notebook_now(ALONE, "k") is None
     assert await server.kernel_being_changed(ALONE, {}) is None
-    server.forget_failed_start(ALONE, "k")
+    server.forget_start(ALONE, "k")
 
 
 async def test_a_notebook_is_told_by_its_full_path(tmp_path):
@@ -86,5 +86,5 @@ async def test_without_a_request_the_path_tells_which_kernel_is_changed(tmp_path
 
 def test_a_failed_start_is_forgotten(tmp_path):
     there = manager(tmp_path)
-    server.forget_failed_start(there, "k")
+    server.forget_start(there, "k")
     assert there.parent._pending_kernels == {}

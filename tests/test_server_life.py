@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support_server import Server, command_line, wait_until
+from support_server import Server, command_line, leads_session, wait_until
 
 from jupyter_gpu.adapters.place import find_place
 from jupyter_gpu.adapters.store import LeaseStore
@@ -412,7 +413,8 @@ def test_two_kernels_of_a_server_under_a_lease_part_what_it_has(
         kernels = [started(inner.open_notebook(f"{n}.ipynb")) for n in range(2)]
         assert sorted(inner.visible(kernel) for kernel in kernels) == ["0", "1"]
         refused = inner.open_notebook("c.ipynb", no_wait)
-        assert "the lease that this program runs under" in refused.body["message"]
+        message = " ".join(refused.body["message"].split())
+        assert "the lease that this program runs under" in message
         outer = servers()
         assert outer.visible(started(outer.open_notebook("d.ipynb", "pytorch-2gpus"))) == "2,3"
         for kernel in kernels:
@@ -453,3 +455,62 @@ def test_a_notebook_run_by_papermill_in_a_leased_notebook_parts_its_devices(serv
         "print(open('out.ipynb').read())",
     )
     assert "SEES 0" in printed
+
+
+def test_two_changes_of_kernel_at_once_never_give_one_device_to_two_kernels(servers):
+    server = servers("2xH200")
+    session = server.open_notebook("a.ipynb").body
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: change_kernel(server, session["id"]), range(2)))
+    wait_until(lambda: len(server.get("kernels").body) <= 2)
+    kernels = [kernel["id"] for kernel in server.get("kernels").body]
+    seen = [server.visible(kernel) for kernel in kernels if kernel != session["kernel"]["id"]]
+    assert len(set(seen)) == len(seen), seen
+
+
+def test_a_change_of_kernel_during_a_restart_never_gives_one_device_to_two_kernels(servers):
+    server = servers("1xH200")
+    session = server.open_notebook("a.ipynb").body
+    old = session["kernel"]["id"]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        restart = pool.submit(server.request, "POST", f"kernels/{old}/restart")
+        change = pool.submit(change_kernel, server, session["id"])
+        restart.result()
+        change.result()
+    # Whatever the two requests came to: no two living kernels have the device.
+    wait_until(lambda: len([p for p in server.living_kernels() if leads_session(p)]) <= 1)
+    assert len(leased_uuids()) == 1
+
+
+def test_a_server_that_is_told_to_end_starts_no_kernel_that_waits(servers):
+    server = servers("1xH200")
+    started(server.open_notebook("a.ipynb"))
+    waits = write_spec("waits", wait="60s")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        late = pool.submit(_ignoring_its_end, server, waits)
+        wait_until(lambda: holdings().waiters)
+        begun = time.monotonic()
+        server.process.terminate()
+        server.process.wait(timeout=10)
+        assert time.monotonic() - begun < 5
+        late.result()
+    wait_until(lambda: not holdings().leases)
+
+
+def _ignoring_its_end(server, kernel):
+    with contextlib.suppress(OSError):
+        server.open_notebook("late.ipynb", kernel)
+
+
+def test_a_change_to_fewer_devices_keeps_those_that_a_worker_of_the_old_kernel_has(servers):
+    server = servers("2xH200")
+    session = server.open_notebook("a.ipynb", "pytorch-2gpus").body
+    child = int(server.run(session["kernel"]["id"], FORK_A_CHILD))
+    changed = change_kernel(server, session["id"])
+    assert changed.status == 200, changed.body
+    assert len(leased_uuids()) == 2
+    draining = [lease for lease in holdings().leases if lease.state == "draining"]
+    assert [child in lease.pids for lease in draining] == [True]
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: len(leased_uuids()) == 1, what="the old device to come free")
+    assert len(holdings().leases) == 1

@@ -4,6 +4,7 @@ import os
 import sys
 
 import pytest
+from conftest import poll
 
 import jupyter_gpu
 from jupyter_gpu.adapters import processes
@@ -11,7 +12,7 @@ from jupyter_gpu.adapters.place import Place, furnish, safety
 from jupyter_gpu.adapters.records import records_path
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.errors import NoDeviceAvailable
-from jupyter_gpu.core.layout import LEASE_IDS, QUEUE, device_range, lease_byte
+from jupyter_gpu.core.layout import LEASE_IDS, QUEUE, device_range, lease_byte, ticket_byte
 
 pytestmark = [
     pytest.mark.usefixtures("needs_root", "eight_gpus"),
@@ -25,7 +26,7 @@ PERSON = """
 import fcntl, json, os, stat, struct, sys, time
 import jupyter_gpu
 from pathlib import Path
-from jupyter_gpu.adapters import locks
+from jupyter_gpu.adapters import locks, processes
 from jupyter_gpu.adapters.place import Place
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.layout import *
@@ -303,6 +304,46 @@ def test_a_lease_that_ada_forgets_leaves_nothing_to_impersonate(ada, lease, plac
 def test_a_lease_of_another_user_cannot_be_parted(ben, lease, monkeypatch):
     ben.says(f"os.environ.update(JUPYTER_GPU_LEASE={lease!r})")
     assert ben.says("acquire()").startswith("ImpossibleRequest")
+
+
+def test_a_lease_of_roots_is_parted_by_what_root_has_started_only(ben, place, program):
+    root = Person(program(PERSON, uid=0))
+    ben.says(f"os.environ.update(JUPYTER_GPU_LEASE={root.says('acquire()')!r})")
+    assert ben.says("acquire()").startswith("ImpossibleRequest")
+    # These tests are root's, and Ben's process descends from theirs.
+    with jupyter_gpu.acquire(1) as lease:
+        ben.says(f"os.environ.update(JUPYTER_GPU_LEASE={lease.id!r})")
+        part = ben.says("acquire()")
+        assert ben.says(f"visible({part!r})") == str(lease.devices[0].index)
+
+
+def test_a_lease_of_a_server_that_died_before_its_kernel_began_is_not_adas(
+    ada, ben, program, place, uuids
+):
+    ada.says("kept.update(store=LeaseStore(place, write=True))")
+    lease = ada.says("(kept.update(claim=kept['store'].new_claim()), kept['claim'].id)[1]")
+    ada.says(f"kept['claim'].take(({uuids[0]!r},))")
+    keeper = "processes.reference(os.getpid())"
+    record = f"Record({lease!r}, Owner('kernel', keeper={keeper}), '', uuids=({uuids[0]!r},))"
+    assert ada.says(f"kept['store'].publish(kept['claim'], {record})") is None
+    ada.program.kill()
+    where = [lease_byte(lease), device_range(None, uuids[0])]
+    ben.says(f"lock({', '.join(f'({r.start}, {r.length})' for r in where)})")
+    ((user, state, *_),), _ = Person(program(PERSON, uid=12003)).says("seen()")
+    assert (user, state) == (None, "draining")
+
+
+def test_a_waiter_that_was_killed_does_not_wait_on_in_somebody_elses_hands(ada, ben, place, uuids):
+    with jupyter_gpu.acquire("all"):
+        ada.program.send("acquire(wait='60s')")
+        with LeaseStore(place) as store:
+            (waiter,) = poll(lambda: store.holdings().waiters)
+            ada.program.kill()
+            record = waiter.record
+            where = [lease_byte(record.id), ticket_byte(record.ticket)]
+            poll(lambda: not store.holdings().waiters)
+            ben.says(f"lock({', '.join(f'({r.start}, {r.length})' for r in where)})")
+            assert [(w.user, w.stalled) for w in store.holdings().waiters] == [(None, True)]
 
 
 def test_the_descriptor_of_a_lease_cannot_be_had_from_outside(ben, ada, lease):

@@ -52,6 +52,9 @@ class Claim:
         # Every claim of this process on the same description, this one included.
         self._sharers: weakref.WeakSet[Claim] = weakref.WeakSet() if sharers is None else sharers
         self._sharers.add(self)
+        self._taker: weakref.ref[Claim] | None = None
+        # Ids and devices of leases that ended on this description while workers of theirs live.
+        self.burdens: list[tuple[str, tuple[str, ...]]] = []
         self._finalizer = weakref.finalize(self, _close_quietly, fd)
         if not locks.try_lock(fd, lease_byte(lease_id)):
             self.close()
@@ -172,32 +175,66 @@ class Claim:
                 return False
             return locks.first_lock(self.fd, Range(QUEUE.start, self.ticket)) is not None
 
-    def share(self, lease_id: str) -> Claim:
-        """Return a second claim on the same description, with its own id and no devices yet."""
+    @property
+    def shared(self) -> bool:
+        """Whether another claim of this process stands on the same description."""
+        return len(self._sharers) > 1
+
+    @property
+    def handed_on(self) -> bool:
+        """Whether another claim has taken over from this one, and lives."""
+        taker = None if self._taker is None else self._taker()
+        return taker is not None and not taker.closed
+
+    def share(self, lease_id: str) -> Claim | None:
+        """Return a claim that takes over from this one: its own id, no devices yet.
+
+        Both stand on the same description. None when there is a taker already: devices are handed
+        on once, or two would have them.
+        """
         with self._guard:
-            return Claim(os.dup(self.fd), lease_id, self.ancestors, self._sharers)
+            if self.handed_on:
+                return None
+            taker = Claim(os.dup(self.fd), lease_id, self.ancestors, self._sharers)
+            self._taker = weakref.ref(taker)
+            return taker
+
+    def drop_burden(self, burden: tuple[str, tuple[str, ...]]) -> None:
+        """Unlock what a lease that ended on this description had, and nobody needs any more."""
+        with self._guard:
+            lease_id, uuids = burden
+            self.burdens.remove(burden)
+            needed = {uuid for sharer in self._sharers for uuid in sharer.uuids}
+            for uuid in set(uuids) - needed:
+                self._unlock_device(uuid)
+            locks.unlock(self.fd, lease_byte(lease_id))
 
     def adopt(self, uuids: tuple[str, ...]) -> None:
         """Count devices as this claim's that the shared description holds already."""
         with self._guard:
             self.uuids = tuple(dict.fromkeys((*self.uuids, *uuids)))
 
-    def close(self) -> None:
+    def close(self, *, keep_locks: bool = False) -> None:
         """Give this process's copy up; the locks end with the last copy anywhere.
 
         Where other claims share the description, what only this one needed is unlocked, because
         their copies would keep it locked; not so in a forked child, which would unlock it for its
-        parent too. Calling it twice does nothing more.
+        parent too, nor with ``keep_locks``, where another process still needs it. Calling it twice
+        does nothing more.
         """
         with self._guard:
             if self._fd is None:
                 return
-            fd, others = self._fd, [claim for claim in self._sharers if claim is not self]
-            if others and not self.inherited:
+            fd = self._fd
+            if self.shared and not self.inherited and not keep_locks:
                 self.leave_queue()
                 self.keep_only(())
                 locks.unlock(fd, lease_byte(self.id))
             self._sharers.discard(self)
+            heir = next(iter(self._sharers), None)
+            if heir is not None:
+                heir.burdens.extend(self.burdens)
+                heir.burdens.extend([(self.id, self.uuids)] * keep_locks)
             self.uuids, self._fd = (), None
             self._finalizer.detach()
             os.close(fd)

@@ -52,7 +52,7 @@ def find_place(environ: Mapping[str, str], *, simulated: bool) -> Place:
     """Return the place that every program with this environment uses."""
     given = environ.get("JUPYTER_GPU_LEASE_DIR")
     if given:
-        return Place(Path(given).absolute(), "given")
+        return Place(Path(given), "given")
     if simulated:
         name = f"jupyter-gpu-simulated-{getattr(os, 'getuid', int)()}"
         return Place(_shared_memory() / name, "simulated")
@@ -96,6 +96,9 @@ def open_directory(place: Place, *, create: bool) -> int | None:
     StoreError
         When it cannot be used, with the reason and what to do.
     """
+    if not place.directory.is_absolute():
+        # Every program would mean another directory, and all would lease the same devices.
+        raise _cannot(place.directory, "is not an absolute path: JUPYTER_GPU_LEASE_DIR needs one")
     if create and not os.path.lexists(place.directory):
         _make(place)
     try:

@@ -145,6 +145,15 @@ def all_pids() -> Iterator[int]:
         yield from (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
 
 
+def ancestors_of(pid: int) -> frozenset[int]:
+    """Return the pids from which a process descends, itself included."""
+    found: set[int] = set()
+    while pid not in found and (info := look(pid)) is not None:
+        found.add(pid)
+        pid = info.parent
+    return frozenset(found)
+
+
 def in_session(session: int, uid: int) -> tuple[int, ...]:
     """Return the living processes of a user in a session (a kernel leads one of its own)."""
     infos = (look(pid) for pid in all_pids())

@@ -33,7 +33,7 @@ from jupyter_gpu.core.layout import (
     slot,
     ticket_byte,
 )
-from jupyter_gpu.core.leases import Holdings, Lease, ProcessRef, Record, Waiter
+from jupyter_gpu.core.leases import Holdings, Lease, Owner, ProcessRef, Record, Waiter
 
 if TYPE_CHECKING:
     from jupyter_gpu.adapters.claim import Claim
@@ -156,7 +156,15 @@ class LeaseStore:
         if self._records is None or not self.is_live(lease_id):
             return None
         found, uid = self._records.read(lease_id), os.getuid()
-        return found.record if found is not None and (uid == 0 or found.uid in (0, uid)) else None
+        if found is None or (found.uid not in (0, uid) and uid != 0):
+            return None
+        if uid not in (found.uid, 0):
+            # Root's leases are parted by what root has started under them (JupyterHub, say); the
+            # id alone, which anyone can read, opens nothing.
+            above = processes.ancestors_of(os.getpid())
+            if not any(p.pid in above and processes.is_alive(p) for p in _all(found.record.owner)):
+                return None
+        return found.record
 
     def holdings(self, known_uuids: Collection[str] = ()) -> Holdings:
         """Return every live lease and waiter, and which of these devices nobody claims."""
@@ -174,7 +182,7 @@ class LeaseStore:
                 continue
             if found.record.ticket is not None and not found.record.uuids:
                 if self._locked(ticket_byte(found.record.ticket)):
-                    waiters.append(self._waiter(found, user_of(found.uid)))
+                    waiters.append(self._waiter(found, user_of(found.uid), is_alive))
             elif found.record.uuids:
                 leases.append(self._lease(found, user_of(found.uid), is_alive))
         leases.sort(key=lambda lease: (lease.record.indices, lease.record.since))
@@ -183,7 +191,14 @@ class LeaseStore:
         unclaimed = tuple(u for u in known_uuids if u not in claimed and not self.is_free((), u))
         return Holdings(_with_conflicts(tuple(leases)), tuple(waiters), unclaimed)
 
-    def _waiter(self, found: FoundRecord, user: str) -> Waiter:
+    def _waiter(
+        self, found: FoundRecord, user: str, is_alive: Callable[[ProcessRef], bool | None]
+    ) -> Waiter:
+        owner = found.record.owner
+        known = _all(owner)
+        if known and all(is_alive(process) is False for process in known):
+            # Its ticket is locked by somebody, who is not the one the record was written by.
+            return Waiter(found.record, None, stalled=True)
         stalled = time.time() - found.touched > STALLED_SECONDS
         return Waiter(found.record, user, stalled)
 
@@ -197,14 +212,27 @@ class LeaseStore:
         parent = record.ancestors[-1] if record.ancestors else None
         if not all(self._locked(device_range(parent, uuid)) for uuid in record.uuids):
             return Lease(record, user, "active", (), _NOT_HELD)
-        alive = tuple((process, is_alive(process)) for process in record.owner.processes)
-        pids = tuple(process.pid for process, lives in alive if lives)
-        keeper = record.owner.keeper
-        if not alive or any(lives is not False for _, lives in alive):
+        owner = record.owner
+        known = _all(owner)
+        alive = tuple((process, is_alive(process)) for process in known)
+        if not alive or any(lives for _, lives in alive):
+            pids = tuple(p.pid for p, lives in alive if lives and p is not owner.keeper)
             return Lease(record, user, "active", pids)
-        if keeper is not None and is_alive(keeper) is not False:
-            return Lease(record, user, "active", pids)
+        if any(lives is None for _, lives in alive):
+            return self._elsewhere(found, user)
         return self._draining(found, user)
+
+    def _elsewhere(self, found: FoundRecord, user: str) -> Lease:
+        """Describe a lease whose processes are of another pid namespace, a container's say."""
+        owners = {info.uid for info in self._keepers(found.record)}
+        if owners and found.uid not in owners:
+            return self._draining(found, user)
+        note = None if owners else "its processes are in another container and cannot be seen here"
+        return Lease(found.record, user, "active", (), note)
+
+    def _keepers(self, record: Record) -> tuple[processes.ProcessInfo, ...]:
+        infos = (processes.look(process.pid) for process in self.kept_by(record.id))
+        return tuple(info for info in infos if info is not None)
 
     def _draining(self, found: FoundRecord, user: str) -> Lease:
         """Describe a lease whose own processes are gone, and what keeps it alive."""
@@ -246,19 +274,41 @@ class LeaseStore:
             claim.close()
             return
         found = self._records.read(claim.id)
+        if claim.shared and found is not None and self._workers_left(found.record):
+            # Forked workers of a kernel whose devices were handed on: what it had stays locked.
+            self._leave_to_keepers(found.record)
+            claim.close(keep_locks=True)
+            return
         self._records.remove(claim.id)
         claim.close()
         if found is not None and self.is_live(claim.id):
             self._leave_to_keepers(found.record)
 
+    def settle(self, claim: Claim) -> None:
+        """Give up what workers of a lease before this one kept, once they have ended."""
+        for burden in tuple(claim.burdens):
+            found = None if self._records is None else self._records.read(burden[0])
+            if found is None or not self._workers_left(found.record):
+                claim.drop_burden(burden)
+                if self._records is not None:
+                    self._records.remove(burden[0])
+
+    def _workers_left(self, record: Record) -> bool:
+        """Tell whether processes of a lease that ended still hold the description it shared.
+
+        A kernel leads a session of its own and its forked workers are in it, so that they can be
+        told from the kernel that took over, which holds the same description.
+        """
+        leaders = {process.pid for process in record.owner.processes}
+        return any(info.session in leaders for info in self._keepers(record))
+
     def _leave_to_keepers(self, record: Record) -> None:
         # Whoever locks the byte of a lease that ended is not believed: only processes that can be
         # seen to hold the lock and are this user's own count.
-        infos = (processes.look(process.pid) for process in self.kept_by(record.id))
-        pids = [i.pid for i in infos if i is not None and i.uid == os.getuid()]
+        pids = [info.pid for info in self._keepers(record) if info.uid == os.getuid()]
         if not pids:
             return
-        left = tuple(p for p in record.owner.processes if p.pid != os.getpid())
+        left = tuple(p for p in record.owner.processes if p.pid not in (os.getpid(), *pids))
         owner = dataclasses.replace(
             record.owner, keeper=None, processes=left or tuple(map(processes.reference, pids))
         )
@@ -295,6 +345,10 @@ class LeaseStore:
             return ()
         pids = processes.holders_of(os.fstat(self._fd), lease_byte(lease_id))
         return tuple(processes.reference(pid) for pid in pids)
+
+
+def _all(owner: Owner) -> tuple[ProcessRef, ...]:
+    return (*owner.processes, *(() if owner.keeper is None else (owner.keeper,)))
 
 
 def _named(pids: tuple[int, ...]) -> str:

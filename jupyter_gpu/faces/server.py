@@ -37,6 +37,12 @@ def has_sessions(kernel_manager: object) -> bool:
     return _sessions_of(kernel_manager) is not None
 
 
+def is_stopping(kernel_manager: object) -> bool:
+    """Return whether the server has been told to end."""
+    app = getattr(kernels_of(kernel_manager), "parent", None)
+    return getattr(app, "_stopping", False) is True
+
+
 def notebook_at_start(kernel_manager: object, environ: dict[str, str]) -> str | None:
     """Return the full path of the notebook that a kernel is being started for, or None."""
     name = environ.get(SESSION_NAME)
@@ -111,12 +117,14 @@ def _on_disk(kernel_manager: object, api_path: str) -> str:
     return os.path.join(os.path.realpath(root), *parts)  # noqa: PTH118
 
 
-def forget_failed_start(kernel_manager: object, kernel_id: str) -> None:
-    """Take a failed start off the manager's list of starting kernels.
+def forget_start(kernel_manager: object, kernel_id: str) -> None:
+    """Take a start that failed or waits off the manager's list of starting kernels.
 
-    jupyter_client leaves it there, and then the server waits for it for ever when it is told to
-    end (jupyter_client issue 960).
+    A server that is told to end waits for those, and for one that then fails it waits for ever
+    (jupyter_client issue 960). Managers that list starting kernels among the running ones need the
+    entry, and are left alone.
     """
-    pending = getattr(kernels_of(kernel_manager), "_pending_kernels", None)
-    if isinstance(pending, dict):
+    kernels = kernels_of(kernel_manager)
+    pending = getattr(kernels, "_pending_kernels", None)
+    if isinstance(pending, dict) and not getattr(kernels, "use_pending_kernels", False):
         pending.pop(kernel_id, None)
