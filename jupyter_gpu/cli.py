@@ -14,7 +14,7 @@ import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from jupyter_gpu.core.errors import EXIT_USAGE, GPUError, UsageError
+from jupyter_gpu.core.errors import EXIT_FAILURE, EXIT_USAGE, GPUError, UsageError
 
 if TYPE_CHECKING:
     from jupyter_gpu.faces.commands.command import Command
@@ -44,6 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     usage and for a request that this machine can never meet; 75 when no device could be had now.
     ``run`` gives its command's own, and 127 or 126 where that cannot be found or started.
     """
+    _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without "–" shows "?"
@@ -59,9 +60,25 @@ def main(argv: list[str] | None = None) -> int:
         return _SIGNALLED + signal.SIGINT
     except BrokenPipeError:
         # The reader has seen enough. Python would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _silence_output()
         return _SIGNALLED + 13  # SIGPIPE, as other commands end
+    except OSError as error:
+        # The answer could not be written: a full disk, say.
+        _silence_output()
+        _explain(f"jupyter gpu: the answer could not be written: {error.strerror}\n")
+        return EXIT_FAILURE
     return code
+
+
+def _open_what_is_closed() -> None:
+    """Let cron and daemons close our standard streams: what is said then goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+
+
+def _silence_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _explain(text: str) -> None:

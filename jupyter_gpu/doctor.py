@@ -130,7 +130,7 @@ def _why_unusable(place: Place) -> str | None:
 
 
 def _why_unwritable(records: Path) -> str | None:
-    if not records.is_dir():
+    if records.is_symlink() or not records.is_dir():
         return f"{records} is not a directory"
     status = os.statvfs(records)
     full = not status.f_bavail or (status.f_files and not status.f_favail)

@@ -24,6 +24,8 @@ _OWN_OPTIONS = (
     "identifiers",
     "on-unavailable",
 )
+_LATER_OPTIONS = ("topology", "cpu-affinity", "memory-cap")
+_IPYKERNELS = ("ip", "hb", "gui", "ext", "debug", "quiet", "shell", "iopub", "stdin", "control")
 _KERNEL_ID = re.compile(r"kernel-([0-9a-fA-F-]+)\.json$")
 FRAMEWORK = "JUPYTER_GPU_FRAMEWORK"
 
@@ -52,10 +54,10 @@ def read_arguments(argv: list[str]) -> Arguments:
         word = words.pop(0)
         name, equals, value = word.partition("=")
         key = name.removeprefix("--")
-        ours = name.startswith("--") and (key in _OWN_OPTIONS or key in ("framework", "f"))
+        ours = name.startswith("--") and (key in ("framework", "f") or _is_option(key))
         if ours or name == "-f":
             if not equals:
-                value = words.pop(0) if words else ""
+                value = words.pop(0) if words and not words[0].startswith("-") else ""
             if name in ("-f", "--f"):
                 connection_file = value
             elif key == "framework":
@@ -65,6 +67,21 @@ def read_arguments(argv: list[str]) -> Arguments:
         else:
             rest.append(word)
     return Arguments(options, framework, connection_file, tuple(rest))
+
+
+def _is_option(key: str) -> bool:
+    """Tell whether a word is one of our options, of this release or a later one, or nearly.
+
+    A misspelt one is taken too, so that reading the request refuses it by name: ipykernel would
+    pass over it in silence, or end.
+    """
+    if key in _OWN_OPTIONS or key in _LATER_OPTIONS:
+        return True
+    if "." in key or key in _IPYKERNELS:
+        return False
+    from difflib import get_close_matches  # noqa: PLC0415 - only for a word that nobody knows
+
+    return bool(get_close_matches(key, _OWN_OPTIONS, cutoff=0.75))
 
 
 def main(argv: list[str] | None = None) -> None:

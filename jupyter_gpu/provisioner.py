@@ -13,6 +13,7 @@ import os
 import select
 import threading
 import weakref
+from string import Template
 from typing import Any
 
 from jupyter_client.provisioning import LocalProvisioner
@@ -146,7 +147,9 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
     async def _acquire(self, launch_env: dict[str, str] | None) -> HeldLease:
         request = self._request()
         base = dict(os.environ if launch_env is None else launch_env)
-        spec_env = {} if self.kernel_spec is None else dict(self.kernel_spec.env)
+        # As jupyter_client does for the kernel itself: ${NAME} is the launch environment's.
+        written = {} if self.kernel_spec is None else self.kernel_spec.env
+        spec_env = {name: Template(text).safe_substitute(base) for name, text in written.items()}
         notebook = server.notebook_at_start(self.parent, base)
         owner = Owner(
             "kernel",

@@ -165,3 +165,22 @@ def test_the_command_imports_nothing_heavy(eight_gpus):
 def test_main_reads_the_command_line_when_given_none(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["jupyter-gpu", "--version"])
     assert main() == 0
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_closed_streams_change_nothing_about_the_status(closed, simulate):
+    simulate("2xH200")
+    run = f"{sys.executable} -m jupyter_gpu run --gpus 1 -- sh -c 'exit 3' {closed}"
+    assert subprocess.run(["sh", "-c", run], check=False).returncode == 3
+    status = f"{sys.executable} -m jupyter_gpu status {closed}"
+    assert subprocess.run(["sh", "-c", status], check=False).returncode == 0
+
+
+def test_an_answer_that_cannot_be_written_is_a_sentence(simulate):
+    simulate("2xH200")
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m jupyter_gpu status >/dev/full"],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "jupyter gpu: the answer could not be written: No space left on device\n"

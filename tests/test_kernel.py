@@ -77,7 +77,6 @@ def test_it_reads_its_own_options_and_the_connection_file(argv, expected):
         "--colors=nocolor",
         "-gpus=1",
         "gpus=1",
-        "--gpu=1",
         "--fast",
         "-i",
         "",
@@ -235,3 +234,25 @@ def test_importing_the_wrapper_imports_nothing_that_a_kernel_could_do_without():
     )
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert child.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("--gpuss=2", "gpuss"),
+        ("--gpu=2", "gpu"),
+        ("--device=0", "device"),
+        ("--min-free-memmory=1GiB", "min_free_memmory"),
+        ("--topology=prefer", "topology"),
+        ("--memory-cap=10GiB", "memory_cap"),
+    ],
+)
+def test_a_misspelt_or_later_option_is_read_as_one_so_that_it_is_refused_by_name(word, name):
+    arguments = read_arguments([word, "-f", "file"])
+    assert list(arguments.options) == [name]
+    assert arguments.rest == ()
+
+
+@pytest.mark.parametrize("word", ["--gui=qt", "--debug", "--IPKernelApp.x=1", "--ip=1.2.3.4"])
+def test_ipykernels_own_words_go_on_to_it(word):
+    assert read_arguments([word, "-f", "file"]).rest == (word,)

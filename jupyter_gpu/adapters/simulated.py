@@ -50,6 +50,7 @@ _CUDA_OF_BRANCH = {
 }
 _GROUP = re.compile(r"\s*([0-9]{1,3})\s*[xX×]\s*([A-Za-z0-9]+)\s*")
 _GROUPS_LIMIT = 128
+_LARGEST = 2**63
 _GPU_KEYS = frozenset(
     {
         "uuid",
@@ -201,8 +202,8 @@ def _devices(index: int, gpu: Mapping[str, object]) -> list[Device]:
         problem=problem or (_IN_MIG_MODE if parts else None),
         mig_mode=bool(parts),
         minor=index,
-        exclusive=bool(gpu.get("exclusive")),
-        display=bool(gpu.get("display")),
+        exclusive=_flag(gpu, "exclusive"),
+        display=_flag(gpu, "display"),
         numa_node=_optional(gpu, "numa_node", int),
     )
     return [whole, *(_mig_device(whole, number, part) for number, part in enumerate(parts))]
@@ -255,12 +256,24 @@ def _optional(data: Mapping[str, object], key: str, kind: type[_T]) -> _T | None
         return None
     if isinstance(value, bool) or not isinstance(value, kind):
         raise _WrongDescriptionError(f"{key!r} is {value!r}, not of type {kind.__name__}")
+    if isinstance(value, str) and not value.isprintable():
+        raise _WrongDescriptionError(f"{key!r} has characters that cannot be printed")
+    if isinstance(value, (int, float)) and not 0 <= value < _LARGEST:
+        raise _WrongDescriptionError(f"{key!r} is {value!r}, not a number of zero or more")
+    return value
+
+
+def _flag(gpu: Mapping[str, object], key: str) -> bool:
+    value = gpu.get(key, False)
+    if not isinstance(value, bool):
+        raise _WrongDescriptionError(f"{key!r} is {value!r}, neither true nor false")
     return value
 
 
 def _watts(gpu: Mapping[str, object]) -> float | None:
     value = gpu.get("power_watts")
-    return float(value) if type(value) is int else _optional(gpu, "power_watts", float)
+    watts = float(value) if type(value) is int else value
+    return _optional({"power_watts": watts}, "power_watts", float)
 
 
 def _made_uuid(seed: str) -> str:

@@ -131,7 +131,7 @@ def _what_there_is(
     words = f"this machine has {in_words(len(inventory.gpus))}: {listed}."
     if limited_by is not None:
         left = ", ".join(str(device.index) for device in pool) or "none"
-        words += f" {limited_by} leaves {left}."
+        words += f" {limited_by[0].upper()}{limited_by[1:]} leaves {left}."
     return words
 
 

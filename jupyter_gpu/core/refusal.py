@@ -138,7 +138,7 @@ _SILENT = "leased by a process that has left no record; as root, doctor names it
 
 
 def _of(request: Request, pool: tuple[Device, ...]) -> str:
-    of_all = f"{len(pool)} on this machine"
+    of_all = f"{sum(device.kind == 'gpu' for device in pool)} on this machine"
     return of_all if not request.devices else f"{request.in_words()}; {of_all}"
 
 

@@ -156,7 +156,7 @@ def _devices(given: object) -> tuple[str, ...]:
 def _model(given: object) -> str | None:
     if given is None:
         return None
-    if not isinstance(given, str) or not given.strip():
+    if not isinstance(given, str) or not given.strip() or not given.isprintable():
         raise RequestError("model", given, 'a part of a model\'s name, such as "H200"')
     return given.strip()
 
