@@ -310,5 +310,5 @@ def test_a_refusal_is_the_last_word_of_jupyter_execute(folder):
         process = command("jupyter", "execute", notebook(folder, kernel="pytorch-1gpu"))
         said, _ = process.communicate(timeout=START_SECONDS)
     assert process.returncode != 0
-    assert said.rstrip().endswith("A kernel that waits:  jupyter gpu install --gpus 1 --wait 30m")
+    assert said.rstrip().endswith("jupyter gpu install --gpus 1 --wait 30m --name wait-1")
     assert "atexit" not in said

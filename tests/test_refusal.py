@@ -86,7 +86,8 @@ def test_a_refusal_says_what_was_asked_who_holds_it_and_what_to_do():
     assert message.splitlines() == [
         "No GPU is free (2 on this machine).",
         "  0, 1  ada  /home/ada/train.ipynb  since 09:12",
-        "A kernel that waits:  jupyter gpu install --gpus 1 --wait 30m",
+        "For an entry that waits:",
+        "  jupyter gpu install --gpus 1 --wait 30m --name wait-1",
     ]
 
 

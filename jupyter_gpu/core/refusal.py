@@ -130,7 +130,8 @@ def _remedies(kind: LeaseKind, wanted: int, free: int, *, mine: bool) -> list[st
         lines.append("A kernel of yours holds one: shut it down; closing its tab does not.")
     if fewer:
         lines.append(f"Or take {free}: pick a kernel with {in_words(free)}.")
-    lines.append(f"A kernel that waits:  jupyter gpu install --gpus {wanted} --wait 30m")
+    lines.append("For an entry that waits:")
+    lines.append(f"  jupyter gpu install --gpus {wanted} --wait 30m --name wait-{wanted}")
     return lines
 
 
