@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -31,9 +32,12 @@ def wait_until(condition, *, seconds=15.0, what="the condition"):
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """Return a port below those that the system gives to kernels, free at this moment."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 class Answer:
@@ -137,19 +141,28 @@ class Server:
 
     @contextlib.contextmanager
     def client(self, kernel_id):
-        path = wait_until(
-            lambda: next(self.runtime.glob(f"kernel-{kernel_id}.json"), None),
-            what="the connection file",
+        client = wait_until(
+            lambda: self._connected(kernel_id), seconds=60, what="the kernel to answer"
         )
+        try:
+            yield client
+        finally:
+            disconnect(client)
+
+    def _connected(self, kernel_id):
+        """A client that the kernel answers, or None where it has just been restarted."""
+        path = next(self.runtime.glob(f"kernel-{kernel_id}.json"), None)
+        if path is None:
+            return None
         client = BlockingKernelClient(connection_file=str(path))
         client.load_connection_file()
         client.start_channels()
         try:
-            client.wait_for_ready(timeout=30)
-            yield client
-        finally:
-            client.stop_channels()
-            client.context.destroy(linger=0)
+            client.wait_for_ready(timeout=15)
+        except RuntimeError:  # a heartbeat missed under load, or other ports by now
+            disconnect(client)
+            return None
+        return client
 
     def run(self, kernel_id, code):
         """Run code in a kernel and return what it printed."""
@@ -165,6 +178,11 @@ class Server:
 
     def visible(self, kernel_id):
         return self.run(kernel_id, "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+
+
+def disconnect(client):
+    client.stop_channels()
+    client.context.destroy(linger=0)
 
 
 def command_line(pid):

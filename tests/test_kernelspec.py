@@ -236,14 +236,6 @@ def test_options_that_mean_different_things_in_the_two_places_are_found(config, 
     assert kernelspec.unequal_options(config, arguments) == unequal
 
 
-def test_an_argument_with_a_slip_is_found_and_ipykernels_own_is_not():
-    words = ("--gpuz=2", "--model_=x", "--debug", "--ident", "-f", "--", "gpus")
-    assert kernelspec.misspelt_arguments(words) == (
-        ("--gpuz=2", "--gpus"),
-        ("--model_=x", "--model"),
-    )
-
-
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "not given"), (2, "2"), ([0, 1], "0,1"), ("10m", "10m")]
 )

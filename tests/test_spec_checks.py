@@ -153,18 +153,18 @@ def test_an_option_that_one_way_lacks_is_a_difference_and_the_wrappers_own_is_no
 
 
 @pytest.mark.parametrize(
-    ("argument", "meant"),
+    ("argument", "words"),
     [
-        ("--gpuz=2", "; did you mean --gpus?"),
-        ("--gpu=2", "; did you mean --gpus?"),
-        ("--min_free_memory=2GiB", "; did you mean --min-free-memory?"),
-        ("--memory-cap=2GiB", ""),
+        ("--gpuz=2", "There is no option 'gpuz'."),
+        ("--gpu=2", "There is no option 'gpu'."),
+        ("--memory-cap=2GiB", "The option 'memory_cap' is not built yet"),
     ],
 )
-def test_an_argument_that_looks_like_an_option_is_named(write, argument, meant):
+def test_an_argument_that_looks_like_an_option_is_named(write, argument, words):
     write("slip", argv=wrapped("--gpus=1", argument))
     (check,) = checks("slip")
-    assert check.found == f"{argument!r} in argv is not read by the wrapper{meant}"
+    assert check.status == "fail"
+    assert check.found.startswith(words)
     assert check.fix.endswith("slip/kernel.json")
 
 

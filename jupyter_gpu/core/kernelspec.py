@@ -29,7 +29,6 @@ _DEFAULT_PROVISIONER = "local-provisioner"
 # A name that a server can list; jupyter_client accepts others only with a warning.
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 # An argument that is as like an option as --gpuz is to --gpus is a slip, and not ipykernel's own.
-_SLIP_LIKENESS = 0.75
 
 
 def pytorch(
@@ -245,20 +244,6 @@ def unequal_options(
         for name in names
         if Request.parse({name: config.get(name)}) != Request.parse({name: arguments.get(name)})
     )
-
-
-def misspelt_arguments(arguments: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return the arguments that look like an option of the wrapper and are none, and which."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only for doctor
-
-    known = tuple(f"--{name.replace('_', '-')}" for name in (*OPTIONS, *PLANNED, "framework"))
-    found = []
-    for word in arguments:
-        name = word.partition("=")[0].replace("_", "-").lower()
-        near = get_close_matches(name[2:], [k[2:] for k in known], 1, _SLIP_LIKENESS)
-        if name.startswith("--") and near:
-            found.append((word, f"--{near[0]}"))
-    return tuple(found)
 
 
 def option_text(value: object) -> str:

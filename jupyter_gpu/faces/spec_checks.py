@@ -122,9 +122,6 @@ def _misplaced(case: _Case) -> Iterator[_Problem]:
             homes.append(f"argv, as --{option.replace('_', '-')}=…")
         found = f"{option!r} stands in {place} of its kernel.json, where nothing reads it"
         yield False, f"{found}; it belongs in {' and in '.join(homes)}", case.edit
-    for word, near in kernelspec.misspelt_arguments(case.arguments.rest if case.arguments else ()):
-        meant = "" if word.partition("=")[0] == near else f"; did you mean {near}?"
-        yield False, f"{word!r} in argv is not read by the wrapper{meant}", case.edit
 
 
 def _request_problems(case: _Case, inventory: Inventory) -> Iterator[_Problem]:
