@@ -103,7 +103,7 @@ def visible(value: str | None = _UNSET) -> Visible:
     """
     import os  # noqa: PLC0415
 
-    from jupyter_gpu.core.environment import VISIBLE  # noqa: PLC0415
+    from jupyter_gpu.core.variables import VISIBLE  # noqa: PLC0415
     from jupyter_gpu.core.visibility import visible as interpret  # noqa: PLC0415
 
     asked = os.environ.get(VISIBLE) if value is _UNSET else value

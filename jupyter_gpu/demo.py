@@ -30,11 +30,11 @@ from jupyter_gpu.adapters.place import find_place
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.allocator import Acquisition, acquire_now
 from jupyter_gpu.core.devices import Device, Inventory
-from jupyter_gpu.core.environment import VISIBLE
 from jupyter_gpu.core.errors import EXIT_FAILURE, GPUError, NoDeviceAvailable, RequestError
 from jupyter_gpu.core.leases import Owner
 from jupyter_gpu.core.quantities import in_words
 from jupyter_gpu.core.request import Request
+from jupyter_gpu.core.variables import VISIBLE
 from jupyter_gpu.pool import limits_of
 
 SIMULATION = "4xH200"

@@ -9,11 +9,14 @@ front end try again and again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from jupyter_gpu.core.variables import LEASE_FD, NOTICE, PROVISIONED
 
 _OWN_OPTIONS = (
     "gpus",
@@ -102,16 +105,12 @@ def prepare(arguments: Arguments) -> str | None:
 
     Returns what the person must be told at once, None where a kernel starts as it was asked to.
     """
-    from jupyter_gpu.adapters.inherited import take_inherited_lease  # noqa: PLC0415
-    from jupyter_gpu.adapters.machine import is_simulated  # noqa: PLC0415 - the wrapper is lean
-    from jupyter_gpu.adapters.place import find_place  # noqa: PLC0415
-    from jupyter_gpu.core.environment import NOTICE, PROVISIONED  # noqa: PLC0415
-
-    place = find_place(os.environ, simulated=is_simulated(os.environ))
-    inherited = take_inherited_lease(os.environ, str(place.lock_path))
-    # Set by the provisioner for this very process: what it decided is not decided again.
-    provisioned = os.environ.pop(PROVISIONED, None) == str(os.getppid())
-    if inherited or provisioned:
+    # Set by the provisioner for this very process: what it decided is not decided again, and the
+    # lease is known to be there without a look at the lock file.
+    if os.environ.pop(PROVISIONED, None) == str(os.getppid()):
+        keep_from_programs(os.environ.pop(LEASE_FD, ""))
+        return None
+    if _has_inherited_lease():
         return None
     os.environ.pop(NOTICE, None)
     notice = _lease_here(arguments)
@@ -120,13 +119,30 @@ def prepare(arguments: Arguments) -> str | None:
     return notice
 
 
+def _has_inherited_lease() -> bool:
+    from jupyter_gpu.adapters.inherited import take_inherited_lease  # noqa: PLC0415 - not under ours
+    from jupyter_gpu.adapters.machine import is_simulated  # noqa: PLC0415
+    from jupyter_gpu.adapters.place import find_place  # noqa: PLC0415
+
+    place = find_place(os.environ, simulated=is_simulated(os.environ))
+    return take_inherited_lease(os.environ, str(place.lock_path))
+
+
+def keep_from_programs(descriptor: str) -> None:
+    """Keep a lease's descriptor from the programs that this process starts; its forks keep it."""
+    if descriptor.isascii() and descriptor.isdigit():
+        with contextlib.suppress(OSError, OverflowError):  # a launcher between us has closed it
+            os.set_inheritable(int(descriptor), False)  # noqa: FBT003 - the standard library
+
+
 def _lease_here(arguments: Arguments) -> str | None:
     from jupyter_gpu.adapters.processes import reference  # noqa: PLC0415 - only without provisioner
     from jupyter_gpu.allocator import Acquisition, acquire_now  # noqa: PLC0415
-    from jupyter_gpu.core.environment import LEASE_FD, VISIBLE, merged  # noqa: PLC0415
+    from jupyter_gpu.core.environment import merged  # noqa: PLC0415
     from jupyter_gpu.core.errors import GPUError, NoDeviceAvailable  # noqa: PLC0415
     from jupyter_gpu.core.leases import Owner  # noqa: PLC0415
     from jupyter_gpu.core.request import Request  # noqa: PLC0415
+    from jupyter_gpu.core.variables import VISIBLE  # noqa: PLC0415
     from jupyter_gpu.pool import limits_of  # noqa: PLC0415
 
     try:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from jupyter_gpu.adapters.driver import DriverState, look_at_driver
 from jupyter_gpu.adapters.launch import Launch
 from jupyter_gpu.core.devices import Device, Inventory
-from jupyter_gpu.core.environment import LEASE, NOTICE, VISIBLE
 from jupyter_gpu.core.kernel_process import InForce, KernelProcess, ProcessState
 from jupyter_gpu.core.leases import clean
+from jupyter_gpu.core.variables import LEASE, NOTICE, VISIBLE
 
 FRAMEWORK = "JUPYTER_GPU_FRAMEWORK"
 # Import name to the name people know and the pip command's argument.

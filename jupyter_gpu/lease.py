@@ -14,9 +14,9 @@ from jupyter_gpu.adapters.claim import Claim
 from jupyter_gpu.adapters.place import Place
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.devices import Device
-from jupyter_gpu.core.environment import LEASE, LEASE_FD
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.leases import Owner, ProcessRef, Record
+from jupyter_gpu.core.variables import LEASE, LEASE_FD
 
 
 @dataclass(frozen=True, slots=True)

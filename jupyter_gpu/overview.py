@@ -12,10 +12,10 @@ from jupyter_gpu.adapters import processes
 from jupyter_gpu.adapters.machine import Machine, find_machine, is_simulated
 from jupyter_gpu.adapters.place import find_place, safety
 from jupyter_gpu.core.devices import Inventory
-from jupyter_gpu.core.environment import VISIBLE
 from jupyter_gpu.core.errors import SimulationError, StoreError
 from jupyter_gpu.core.leases import Holdings
 from jupyter_gpu.core.overview import Leasing, Overview, SeenProcess
+from jupyter_gpu.core.variables import VISIBLE
 from jupyter_gpu.core.visibility import visible
 
 NOT_EXCLUSIVE = (

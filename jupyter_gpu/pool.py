@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.devices import Device, Inventory
-from jupyter_gpu.core.environment import LEASE, VISIBLE
+from jupyter_gpu.core.variables import LEASE, VISIBLE
 from jupyter_gpu.core.visibility import read
 
 

@@ -20,11 +20,12 @@ from jupyter_client.provisioning import LocalProvisioner
 
 from jupyter_gpu.adapters.processes import reference
 from jupyter_gpu.allocator import Acquisition
-from jupyter_gpu.core.environment import PROVISIONED, merged
+from jupyter_gpu.core.environment import merged
 from jupyter_gpu.core.errors import GPUError, StoreError, UnknownOption
 from jupyter_gpu.core.leases import Owner
 from jupyter_gpu.core.refusal import short_lines
 from jupyter_gpu.core.request import OPTIONS, PLANNED, Request
+from jupyter_gpu.core.variables import PROVISIONED
 from jupyter_gpu.faces import server
 from jupyter_gpu.faces.options import WAIT_HELP, OptionBesideMethod, RequestOptions
 from jupyter_gpu.faces.refused import KernelRefused, without_our_traces

@@ -14,7 +14,7 @@ ASK = """
 import json, os
 from jupyter_gpu.adapters.launch import Launch
 from jupyter_gpu.adapters.machine import find_machine
-from jupyter_gpu.core.environment import VISIBLE
+from jupyter_gpu.core.variables import VISIBLE
 from jupyter_gpu.kernel_process import look_at_kernel
 launch = Launch.of_this_process()
 with find_machine(os.environ) as machine:

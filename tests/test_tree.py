@@ -49,6 +49,7 @@ NOT_AT_IMPORT = ("pynvml", "IPython", "ipywidgets", "jupyter_server", "tornado",
 
 # Modules without a test file of their own, and why that is right.
 TESTED_ELSEWHERE = {
+    "jupyter_gpu.core.variables": "names only, used by every other test",
     "jupyter_gpu.adapters.nvml_gpu": "test_nvml reads every GPU through it",
     "jupyter_gpu.core.nvml_words": "test_nvml provokes every error of its table",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import MutableMapping
 
-from jupyter_gpu.core.environment import LEASE, LEASE_FD
+from jupyter_gpu.core.variables import LEASE, LEASE_FD
 
 
 def take_inherited_lease(environ: MutableMapping[str, str], lock_path: str) -> bool:

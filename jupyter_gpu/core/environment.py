@@ -6,14 +6,7 @@ from collections.abc import Mapping
 
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.request import Identifiers
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-ORDER = "CUDA_DEVICE_ORDER"
-LEASE = "JUPYTER_GPU_LEASE"
-LEASE_FD = "JUPYTER_GPU_LEASE_FD"
-NOTICE = "JUPYTER_GPU_NOTICE"
-# The pid of the server whose provisioner has decided for the process it starts.
-PROVISIONED = "JUPYTER_GPU_PROVISIONED"
+from jupyter_gpu.core.variables import LEASE_FD, NOTICE, ORDER, VISIBLE
 
 # Set only where the person has not: TensorFlow and JAX otherwise take nearly all the memory of
 # every visible device at once (their own documentation).

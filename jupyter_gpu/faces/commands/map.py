@@ -7,9 +7,9 @@ from argparse import ArgumentParser
 
 from jupyter_gpu.adapters.machine import find_machine
 from jupyter_gpu.core.answers import map_answer
-from jupyter_gpu.core.environment import VISIBLE
 from jupyter_gpu.core.errors import UsageError
 from jupyter_gpu.core.machine_view import map_view
+from jupyter_gpu.core.variables import VISIBLE
 from jupyter_gpu.core.visibility import visible
 from jupyter_gpu.faces.commands.command import Command, Options, answer
 
