@@ -118,6 +118,8 @@ def _directory(place: Place) -> Iterator[Check]:
 
 def _why_unusable(place: Place) -> str | None:
     """Return why no lease could be made there now, or None."""
+    if not place.directory.is_absolute():
+        return f"JUPYTER_GPU_LEASE_DIR={place.directory} is not an absolute path"
     if not os.path.lexists(place.directory):
         return None
     try:

@@ -56,8 +56,9 @@ def read_arguments(argv: list[str]) -> Arguments:
     while words:
         word = words.pop(0)
         name, equals, value = word.partition("=")
-        key = name.removeprefix("--")
-        ours = name.startswith("--") and (key in ("framework", "f") or _is_option(key))
+        key = name.lstrip("-").replace("_", "-")
+        written = name.startswith("--") or (equals and key in _OWN_OPTIONS)
+        ours = written and (key in ("framework", "f") or _is_option(key.lower()))
         if ours or name == "-f":
             if not equals:
                 value = words.pop(0) if words and not words[0].startswith("-") else ""
@@ -84,7 +85,8 @@ def _is_option(key: str) -> bool:
         return False
     from difflib import get_close_matches  # noqa: PLC0415 - only for a word that nobody knows
 
-    return bool(get_close_matches(key, _OWN_OPTIONS, cutoff=0.75))
+    parts = set(key.split("-"))
+    return bool(parts & {"gpus", "devices"} or get_close_matches(key, _OWN_OPTIONS, cutoff=0.75))
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -75,8 +75,6 @@ def test_it_reads_its_own_options_and_the_connection_file(argv, expected):
         "--pylab",
         "--no-secure",
         "--colors=nocolor",
-        "-gpus=1",
-        "gpus=1",
         "--fast",
         "-i",
         "",
@@ -245,6 +243,11 @@ def test_importing_the_wrapper_imports_nothing_that_a_kernel_could_do_without():
         ("--min-free-memmory=1GiB", "min_free_memmory"),
         ("--topology=prefer", "topology"),
         ("--memory-cap=10GiB", "memory_cap"),
+        ("--cpu_affinity=on", "cpu_affinity"),
+        ("--num-gpus=2", "num_gpus"),
+        ("--GPUs=2", "GPUs"),
+        ("gpus=2", "gpus"),
+        ("-gpus=2", "gpus"),
     ],
 )
 def test_a_misspelt_or_later_option_is_read_as_one_so_that_it_is_refused_by_name(word, name):

@@ -267,7 +267,7 @@ def test_a_worker_keeps_the_devices_when_its_parent_releases_them(program, place
     assert parent.tell("") == "released"
     assert free_devices() == 6
     (lease,) = leases(place)
-    assert (lease.state, lease.pids) == ("active", (worker,))
+    assert (lease.state, lease.pids) == ("draining", (worker,))
     os.kill(worker, signal.SIGKILL)
     eventually(lambda: free_devices() == 8)
 

@@ -514,3 +514,22 @@ def test_a_change_to_fewer_devices_keeps_those_that_a_worker_of_the_old_kernel_h
     os.kill(child, signal.SIGKILL)
     wait_until(lambda: len(leased_uuids()) == 1, what="the old device to come free")
     assert len(holdings().leases) == 1
+
+
+def test_a_worker_that_outlived_a_restart_keeps_its_device_at_the_next_change(servers):
+    server = servers("2xH200")
+    session = server.open_notebook("a.ipynb", "pytorch-2gpus").body
+    kernel = session["kernel"]["id"]
+    child = int(server.run(kernel, FORK_A_CHILD))
+    old = wait_until(lambda: server.kernel_process(kernel))
+    os.kill(old, signal.SIGKILL)
+    wait_until(lambda: server.kernel_process(kernel) not in (None, old))
+    assert server.visible(kernel) == "0,1"
+    changed = change_kernel(server, session["id"])
+    assert changed.status == 200, changed.body
+    assert len(leased_uuids()) == 2
+    by_state = {lease.state: lease for lease in holdings().leases}
+    assert by_state["draining"].pids == (child,)
+    assert by_state["active"].note is None
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: len(leased_uuids()) == 1, what="the device to come free")

@@ -262,7 +262,8 @@ def test_a_program_that_hands_its_lease_on_leaves_the_heir_in_its_record(store, 
     heir.read()
     store.withdraw(claim)
     (lease,) = store.holdings(KNOWN).leases
-    assert (lease.state, lease.pids, lease.note) == ("active", (heir.pid,), None)
+    assert (lease.state, lease.pids) == ("draining", (heir.pid,))
+    assert lease.note.startswith(f"kept by process {heir.pid}")
     assert store.kept_by(claim.id) == (processes.reference(heir.pid),)
     heir.kill()
 

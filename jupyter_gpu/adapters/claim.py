@@ -181,6 +181,11 @@ class Claim:
         return len(self._sharers) > 1
 
     @property
+    def sharing(self) -> frozenset[str]:
+        """The ids of the other claims of this process on the same description."""
+        return frozenset(claim.id for claim in self._sharers if claim is not self)
+
+    @property
     def handed_on(self) -> bool:
         """Whether another claim has taken over from this one, and lives."""
         taker = None if self._taker is None else self._taker()

@@ -162,7 +162,8 @@ class LeaseStore:
             # Root's leases are parted by what root has started under them (JupyterHub, say); the
             # id alone, which anyone can read, opens nothing.
             above = processes.ancestors_of(os.getpid())
-            if not any(p.pid in above and processes.is_alive(p) for p in _all(found.record.owner)):
+            holders = [p for p in found.record.owner.processes if p.pid in above - {1}]
+            if not any(map(processes.is_alive, holders)):
                 return None
         return found.record
 
@@ -213,6 +214,9 @@ class LeaseStore:
         if not all(self._locked(device_range(parent, uuid)) for uuid in record.uuids):
             return Lease(record, user, "active", (), _NOT_HELD)
         owner = record.owner
+        workers = tuple(worker.pid for worker in owner.workers if is_alive(worker))
+        if workers:
+            return Lease(record, user, "draining", workers, f"kept by {_named(workers)}")
         known = _all(owner)
         alive = tuple((process, is_alive(process)) for process in known)
         if not alive or any(lives for _, lives in alive):
@@ -224,14 +228,14 @@ class LeaseStore:
 
     def _elsewhere(self, found: FoundRecord, user: str) -> Lease:
         """Describe a lease whose processes are of another pid namespace, a container's say."""
-        owners = {info.uid for info in self._keepers(found.record)}
+        owners = {info.uid for info in self._keepers(found.record.id)}
         if owners and found.uid not in owners:
             return self._draining(found, user)
         note = None if owners else "its processes are in another container and cannot be seen here"
         return Lease(found.record, user, "active", (), note)
 
-    def _keepers(self, record: Record) -> tuple[processes.ProcessInfo, ...]:
-        infos = (processes.look(process.pid) for process in self.kept_by(record.id))
+    def _keepers(self, lease_id: str) -> tuple[processes.ProcessInfo, ...]:
+        infos = (processes.look(process.pid) for process in self.kept_by(lease_id))
         return tuple(info for info in infos if info is not None)
 
     def _draining(self, found: FoundRecord, user: str) -> Lease:
@@ -274,9 +278,10 @@ class LeaseStore:
             claim.close()
             return
         found = self._records.read(claim.id)
-        if claim.shared and found is not None and self._workers_left(found.record):
+        left = self._left_of(claim.id, claim.sharing) if claim.shared else ()
+        if found is not None and left:
             # Forked workers of a kernel whose devices were handed on: what it had stays locked.
-            self._leave_to_keepers(found.record)
+            self._leave_to(left, found.record)
             claim.close(keep_locks=True)
             return
         self._records.remove(claim.id)
@@ -287,31 +292,35 @@ class LeaseStore:
     def settle(self, claim: Claim) -> None:
         """Give up what workers of a lease before this one kept, once they have ended."""
         for burden in tuple(claim.burdens):
-            found = None if self._records is None else self._records.read(burden[0])
-            if found is None or not self._workers_left(found.record):
+            if not self._left_of(burden[0], claim.sharing | {claim.id}):
                 claim.drop_burden(burden)
                 if self._records is not None:
                     self._records.remove(burden[0])
 
-    def _workers_left(self, record: Record) -> bool:
-        """Tell whether processes of a lease that ended still hold the description it shared.
+    def _left_of(self, lease_id: str, takers: frozenset[str]) -> tuple[processes.ProcessInfo, ...]:
+        """Return the processes that a lease which ended has left on a description it shared.
 
-        A kernel leads a session of its own and its forked workers are in it, so that they can be
-        told from the kernel that took over, which holds the same description.
+        They are those that hold it, less this process and the kernels that took over with what
+        they have started: a kernel leads a session of its own.
         """
-        leaders = {process.pid for process in record.owner.processes}
-        return any(info.session in leaders for info in self._keepers(record))
+        records = (self._records.read(taker) for taker in takers) if self._records else ()
+        known = {p.pid for found in records if found for p in found.record.owner.processes}
+        return tuple(
+            info
+            for info in self._keepers(lease_id)
+            if info.pid != os.getpid() and not known & {info.pid, info.session}
+        )
 
     def _leave_to_keepers(self, record: Record) -> None:
         # Whoever locks the byte of a lease that ended is not believed: only processes that can be
         # seen to hold the lock and are this user's own count.
-        pids = [info.pid for info in self._keepers(record) if info.uid == os.getuid()]
-        if not pids:
-            return
-        left = tuple(p for p in record.owner.processes if p.pid not in (os.getpid(), *pids))
-        owner = dataclasses.replace(
-            record.owner, keeper=None, processes=left or tuple(map(processes.reference, pids))
-        )
+        left = tuple(info for info in self._keepers(record.id) if info.uid == os.getuid())
+        if left:
+            self._leave_to(left, record)
+
+    def _leave_to(self, left: tuple[processes.ProcessInfo, ...], record: Record) -> None:
+        workers = tuple(processes.reference(info.pid) for info in left)
+        owner = dataclasses.replace(record.owner, keeper=None, workers=workers)
         assert self._records is not None
         with contextlib.suppress(StoreError):  # the lock is the truth, the record a hint
             self._records.write(dataclasses.replace(record, owner=owner, ticket=None))
@@ -369,7 +378,9 @@ def _with_conflicts(leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
             holders.setdefault((lease.record.ancestors, uuid), []).append(lease)
     doubtful: set[str] = set()
     for rivals in holders.values():
-        if len({_hand(lease) for lease in rivals}) > 1:
+        # What workers have kept may stand on a description that the next kernel has by now.
+        own = [lease for lease in rivals if not lease.record.owner.workers]
+        if len({lease.user for lease in rivals}) > 1 or len({_hand(lease) for lease in own}) > 1:
             doubtful.update(lease.record.id for lease in rivals)
     return tuple(
         Lease(lease.record, lease.user, lease.state, lease.pids, _CONFLICT)

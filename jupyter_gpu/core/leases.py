@@ -43,7 +43,7 @@ class Owner:
     """Who asks: the part of a record that the holder knows about itself.
 
     ``processes`` are the ones that use the devices; ``keeper`` is the server that would restart
-    them and holds the lease meanwhile.
+    them and holds the lease meanwhile; ``workers`` are what is left of them when all else is gone.
     """
 
     kind: LeaseKind
@@ -52,6 +52,7 @@ class Owner:
     command: str | None = None
     processes: tuple[ProcessRef, ...] = ()
     keeper: ProcessRef | None = None
+    workers: tuple[ProcessRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class Record:
                 "command": owner.command,
                 "processes": [_process_to_json(process) for process in owner.processes],
                 "keeper": None if owner.keeper is None else _process_to_json(owner.keeper),
+                "workers": [_process_to_json(process) for process in owner.workers],
                 "since": self.since,
                 "request": self.request.as_options(),
                 "uuids": list(self.uuids),
@@ -124,6 +126,7 @@ class Record:
                 command=_text(data.get("command")),
                 processes=_processes(data.get("processes")),
                 keeper=_process(data.get("keeper")),
+                workers=_processes(data.get("workers")),
             ),
             since=_text(data.get("since")) or "",
             request=_request(data.get("request")),
