@@ -12,6 +12,7 @@ import dataclasses
 import os
 import select
 import threading
+import time
 import weakref
 from string import Template
 from typing import Any
@@ -33,6 +34,8 @@ from jupyter_gpu.lease import HeldLease
 from jupyter_gpu.pool import limits_of
 
 _FOLLOW_EVERY_SECONDS = 1.0
+# A kernel that is told to end is killed after five seconds (KernelManager.shutdown_wait_time).
+_HAND_OVER_SECONDS = 12.0
 
 
 class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # untyped base
@@ -46,6 +49,7 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         super().__init__(**{name: value for name, value in kwargs.items() if name in known})
         self._lease: HeldLease | None = None
         self._ending_on_purpose = False
+        self._taken_over: tuple[HeldLease, float] | None = None
         self._watched_restarter: object = None
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -170,6 +174,8 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             lease = await self._step_to_the_end(acquisition)
         finally:
             await asyncio.shield(asyncio.to_thread(acquisition.close))
+        if takeover is not None and lease.claim is not None and lease.claim.shared:
+            self._taken_over = (takeover, time.monotonic())
         self._log_grant(lease, takeover)
         return lease
 
@@ -214,6 +220,11 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             return None  # not ours, or in the middle of a restart of its own
         lease = old._lease  # noqa: SLF001 - our own
         return None if lease is None or lease.released else lease
+
+    def _was_handed_in_vain(self) -> bool:
+        lease, since = self._taken_over or (None, 0.0)
+        waited = time.monotonic() - since
+        return lease is not None and not lease.released and waited > _HAND_OVER_SECONDS
 
     def _require_not_handed_on(self) -> None:
         """Refuse to restart a kernel whose notebook has changed to another one meanwhile."""
@@ -348,6 +359,15 @@ def _follow_notebook(
 async def _look_at_notebook(provisioner: GPUProvisioner) -> None:
     if provisioner._lease is not None:  # noqa: SLF001
         await asyncio.to_thread(provisioner._lease.settle)  # noqa: SLF001
-    notebook = await server.notebook_now(provisioner.parent, provisioner.kernel_id)
+    session = await server.session_of(provisioner.parent, provisioner.kernel_id)
+    notebook = server.notebook_of(provisioner.parent, session)
     if notebook is not None:
         provisioner._describe(lambda owner: dataclasses.replace(owner, notebook=notebook))  # noqa: SLF001
+    if session is None and provisioner._was_handed_in_vain():  # noqa: SLF001
+        # The change of kernel failed after this kernel began: its notebook has the old one still,
+        # on the same devices, and nobody uses this one.
+        provisioner.log.warning(
+            "GPU: kernel %s ends: the change to it failed, and the kernel before it lives on",
+            provisioner.kernel_id,
+        )
+        await server.kernels_of(provisioner.parent).shutdown_kernel(provisioner.kernel_id, now=True)

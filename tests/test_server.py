@@ -44,16 +44,18 @@ ALONE = types.SimpleNamespace(parent=None)
 
 async def test_without_a_server_there_is_no_notebook_and_nothing_is_changed():
     assert not server.has_sessions(ALONE)
-    assert await server.notebook_now(ALONE, "k") is None
+    assert await server.session_of(ALONE, "k") is None
+    assert server.notebook_of(ALONE, None) is None
     assert await server.kernel_being_changed(ALONE, {}) is None
     server.forget_start(ALONE, "k")
 
 
 async def test_a_notebook_is_told_by_its_full_path(tmp_path):
     there = manager(tmp_path, session("a/b.ipynb", "k"), session("c", "c", kind="console"))
-    assert await server.notebook_now(there, "k") == str(tmp_path.resolve() / "a" / "b.ipynb")
-    assert await server.notebook_now(there, "c") is None
-    assert await server.notebook_now(there, "unknown") is None
+    notebook = server.notebook_of(there, await server.session_of(there, "k"))
+    assert notebook == str(tmp_path.resolve() / "a" / "b.ipynb")
+    assert server.notebook_of(there, await server.session_of(there, "c")) is None
+    assert await server.session_of(there, "unknown") is None
 
 
 @pytest.mark.parametrize(

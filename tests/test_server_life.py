@@ -533,3 +533,17 @@ def test_a_worker_that_outlived_a_restart_keeps_its_device_at_the_next_change(se
     assert by_state["active"].note is None
     os.kill(child, signal.SIGKILL)
     wait_until(lambda: len(leased_uuids()) == 1, what="the device to come free")
+
+
+@pytest.mark.slow
+def test_a_change_of_kernel_that_fails_at_the_end_leaves_the_device_to_one_kernel(servers):
+    server = servers("1xH200")
+    session = server.open_notebook("a.ipynb").body
+    broken = {"kernel": {"name": "pytorch-1gpu"}, "name": ["no database takes a list"]}
+    assert server.request("PATCH", f"sessions/{session['id']}", broken).status == 500
+    old = session["kernel"]["id"]
+    wait_until(lambda: [k["id"] for k in server.get("kernels").body] == [old], seconds=30)
+    assert "the change to it failed" in server.log
+    (lease,) = holdings().leases
+    assert lease.record.owner.kernel_id == old
+    assert server.visible(old) == "0"

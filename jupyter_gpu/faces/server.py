@@ -52,16 +52,20 @@ def notebook_at_start(kernel_manager: object, environ: dict[str, str]) -> str | 
     return path if path.endswith(".ipynb") or os.path.isfile(path) else None  # noqa: PTH113
 
 
-async def notebook_now(kernel_manager: object, kernel_id: str) -> str | None:
-    """Return the full path of the notebook that uses this kernel now, None when not known."""
+async def session_of(kernel_manager: object, kernel_id: str) -> dict[str, Any] | None:
+    """Return the session that uses this kernel now, or None."""
     sessions = _sessions_of(kernel_manager)
     if sessions is None:
         return None
     try:
-        session = await sessions.get_session(kernel_id=kernel_id)
+        return await sessions.get_session(kernel_id=kernel_id)
     except Exception:  # noqa: BLE001 - a 404 of the server's, or another session manager's own
         return None
-    if session.get("type") != "notebook":
+
+
+def notebook_of(kernel_manager: object, session: dict[str, Any] | None) -> str | None:
+    """Return the full path of a session's notebook, None where it is none."""
+    if session is None or session.get("type") != "notebook":
         return None
     return _on_disk(kernel_manager, str(session["path"]))
 
