@@ -104,10 +104,10 @@ def visible(value: str | None = _UNSET) -> Visible:
     import os  # noqa: PLC0415
 
     from jupyter_gpu.core.variables import VISIBLE  # noqa: PLC0415
-    from jupyter_gpu.core.visibility import visible as interpret  # noqa: PLC0415
+    from jupyter_gpu.overview import read_value  # noqa: PLC0415
 
     asked = os.environ.get(VISIBLE) if value is _UNSET else value
-    return interpret(asked, inventory(), environment=os.environ)
+    return read_value(asked, inventory(), os.environ)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

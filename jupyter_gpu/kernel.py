@@ -9,13 +9,13 @@ front end try again and again.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from jupyter_gpu.adapters.inherited import keep_from_programs, take_inherited_lease
 from jupyter_gpu.core.variables import LEASE_FD, NOTICE, PROVISIONED
 
 _OWN_OPTIONS = (
@@ -122,19 +122,11 @@ def prepare(arguments: Arguments) -> str | None:
 
 
 def _has_inherited_lease() -> bool:
-    from jupyter_gpu.adapters.inherited import take_inherited_lease  # noqa: PLC0415 - not under ours
-    from jupyter_gpu.adapters.machine import is_simulated  # noqa: PLC0415
+    from jupyter_gpu.adapters.machine import is_simulated  # noqa: PLC0415 - not under ours
     from jupyter_gpu.adapters.place import find_place  # noqa: PLC0415
 
     place = find_place(os.environ, simulated=is_simulated(os.environ))
     return take_inherited_lease(os.environ, str(place.lock_path))
-
-
-def keep_from_programs(descriptor: str) -> None:
-    """Keep a lease's descriptor from the programs that this process starts; its forks keep it."""
-    if descriptor.isascii() and descriptor.isdigit():
-        with contextlib.suppress(OSError, OverflowError):  # a launcher between us has closed it
-            os.set_inheritable(int(descriptor), False)  # noqa: FBT003 - the standard library
 
 
 def _lease_here(arguments: Arguments) -> str | None:

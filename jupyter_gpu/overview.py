@@ -5,6 +5,7 @@ What cannot be read becomes a sentence in it, so that the rest is shown all the 
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 
@@ -14,9 +15,10 @@ from jupyter_gpu.adapters.place import find_place, safety
 from jupyter_gpu.core.devices import Inventory
 from jupyter_gpu.core.errors import SimulationError, StoreError
 from jupyter_gpu.core.leases import Holdings
+from jupyter_gpu.core.notes import pool_notes
 from jupyter_gpu.core.overview import Leasing, Overview, SeenProcess
 from jupyter_gpu.core.variables import VISIBLE
-from jupyter_gpu.core.visibility import visible
+from jupyter_gpu.core.visibility import Visible, read, visible
 
 NOT_EXCLUSIVE = (
     "Not exclusive here: this system has no open-file-description locks, as Linux has them, "
@@ -47,6 +49,21 @@ def read_overview(
         leasing,
         _processes_on(inventory),
     )
+
+
+def read_value(value: str | None, inventory: Inventory, environ: Mapping[str, str]) -> Visible:
+    """Return what CUDA makes of a value, with a note on devices that are not in this pool.
+
+    The pool is what this environment's own CUDA_VISIBLE_DEVICES leaves.
+    """
+    found = visible(value, inventory, environment=environ)
+    own = environ.get(VISIBLE)
+    if own is None or value == own:
+        return found
+    reading = read(own, inventory)
+    pool = () if reading.twice is not None else [device.uuid or "" for device in reading.devices]
+    notes = (*found.notes, *pool_notes(value, inventory, pool))
+    return dataclasses.replace(found, notes=notes)
 
 
 def _read_machine(

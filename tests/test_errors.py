@@ -25,7 +25,6 @@ def test_one_except_catches_all(error):
         (errors.SimulationError, ValueError, 2),
         (errors.UsageError, ValueError, 2),
         (errors.StoreError, OSError, 1),
-        (errors.MissingPackage, ImportError, 1),
         (errors.KernelspecError, RuntimeError, 1),
     ],
 )

@@ -5,7 +5,7 @@ from support_cli import kernel, lease, overview
 import jupyter_gpu
 from jupyter_gpu.adapters.machine import find_machine
 from jupyter_gpu.core.overview import Overview
-from jupyter_gpu.overview import read_overview
+from jupyter_gpu.overview import read_overview, read_value
 
 
 def test_it_has_the_machine_what_is_visible_and_the_leases(eight_gpus, monkeypatch):
@@ -69,3 +69,11 @@ def test_the_lease_of_the_kernel_that_asks_is_found_by_its_id():
     assert overview(leases=leases, process=kernel(lease_id="c" * 15)).lease is None
     assert overview(leases=leases).lease is None
     assert isinstance(asked, Overview)
+
+
+def test_a_device_outside_this_environments_pool_is_noted_and_mapped_all_the_same(eight_gpus):
+    found = read_value("5,1", eight_gpus, {"CUDA_VISIBLE_DEVICES": "1,2"})
+    assert [device.index for device in found.devices] == [5, 1]
+    assert any("on this machine but not in this pool" in note for note in found.notes)
+    for environ in ({}, {"CUDA_VISIBLE_DEVICES": "5,1"}, {"CUDA_VISIBLE_DEVICES": "0,1,5"}):
+        assert read_value("5,1", eight_gpus, environ).notes == ()

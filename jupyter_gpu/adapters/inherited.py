@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import MutableMapping
 
@@ -24,5 +25,11 @@ def take_inherited_lease(environ: MutableMapping[str, str], lock_path: str) -> b
         return False
     if (found.st_dev, found.st_ino) != (wanted.st_dev, wanted.st_ino):
         return False
-    os.set_inheritable(int(number), False)  # noqa: FBT003 - the standard library
+    keep_from_programs(number)
     return True
+
+
+def keep_from_programs(descriptor: str) -> None:
+    """Keep a lease's descriptor from the programs that this process starts; its forks keep it."""
+    with contextlib.suppress(OSError, ValueError, OverflowError):  # closed by a launcher between us
+        os.set_inheritable(int(descriptor), False)  # noqa: FBT003 - the standard library

@@ -9,7 +9,6 @@
     ├── SimulationError (ValueError)       JUPYTER_GPU_SIMULATE cannot be read: exit 2
     ├── UsageError (ValueError)            a command or magic was called wrongly: exit 2
     ├── StoreError (OSError)               the lease directory cannot be used: exit 1
-    ├── MissingPackage (ImportError)       an optional package is not installed: exit 1
     ├── KernelspecError (RuntimeError)     a kernelspec cannot be installed or removed: exit 1
     └── CommandError (OSError)             run's command cannot be started: exit 127 or 126
 
@@ -78,10 +77,6 @@ class UsageError(GPUError, ValueError):
 
 class StoreError(GPUError, OSError):
     """The lease directory cannot be used; the sentence says why and what mends it."""
-
-
-class MissingPackage(GPUError, ImportError):
-    """An optional package is not installed; the sentence names the pip extra."""
 
 
 class KernelspecError(GPUError, RuntimeError):

@@ -18,10 +18,9 @@ from jupyter_gpu.core.render_html import as_html
 from jupyter_gpu.core.render_text import as_text
 from jupyter_gpu.core.spelling import did_you_mean
 from jupyter_gpu.core.view import View
-from jupyter_gpu.core.visibility import visible
 from jupyter_gpu.faces.extension import HELP, SUBCOMMANDS
 from jupyter_gpu.kernel_process import look_at_kernel
-from jupyter_gpu.overview import read_overview
+from jupyter_gpu.overview import read_overview, read_value
 
 
 class Shown:
@@ -95,7 +94,7 @@ class GPUMagic:
         overview: Overview = read_overview(os.environ, machine=self._open_machine(), sensors=False)
         found = overview.visible
         if rest:
-            found = visible(rest[0], overview.inventory, environment=os.environ)
+            found = read_value(rest[0], overview.inventory, os.environ)
         return map_answer(found) if as_json else Shown(map_view(found, overview.inventory))
 
     def _open_machine(self) -> Machine:

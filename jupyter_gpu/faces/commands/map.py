@@ -10,8 +10,8 @@ from jupyter_gpu.core.answers import map_answer
 from jupyter_gpu.core.errors import UsageError
 from jupyter_gpu.core.machine_view import map_view
 from jupyter_gpu.core.variables import VISIBLE
-from jupyter_gpu.core.visibility import visible
 from jupyter_gpu.faces.commands.command import Command, Options, answer
+from jupyter_gpu.overview import read_value
 
 
 class Map(Command):
@@ -39,7 +39,7 @@ class Map(Command):
         value = values[0] if values else os.environ.get(VISIBLE)
         with find_machine(os.environ) as machine:
             inventory = machine.read(sensors=False)
-        found = visible(value, inventory, environment=os.environ)
+        found = read_value(value, inventory, os.environ)
         return answer(options, map_answer(found), map_view(found, inventory))
 
 
