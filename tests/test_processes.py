@@ -50,6 +50,12 @@ def test_a_command_line_is_safe_to_print(program):
     assert len(command) == 200
 
 
+def test_of_a_program_in_the_command_its_first_line_is_shown(program):
+    child = program(f"\n{WAIT}\nprint('over')\n", arguments=["end"])
+    child.read()
+    assert processes.command_line(child.pid) == f"{sys.executable} -u -c {WAIT}… end"
+
+
 def test_a_user_without_a_name_is_a_number():
     assert processes.user_name(0) == "root"
     assert processes.user_name(54321) == "54321"

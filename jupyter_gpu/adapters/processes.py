@@ -68,7 +68,7 @@ def look(pid: int) -> ProcessInfo | None:
             words = file.read(4096).split(b"\0")
     except OSError:
         return None
-    command = b" ".join(words).strip() or b"[" + name + b"]"
+    command = b" ".join(map(_first_line, words)).strip() or b"[" + name + b"]"
     return ProcessInfo(
         pid=pid,
         uid=uid,
@@ -78,6 +78,12 @@ def look(pid: int) -> ProcessInfo | None:
         state=fields[0].decode(),
         command=clean(command.decode(errors="replace"))[:_COMMAND_LENGTH],
     )
+
+
+def _first_line(word: bytes) -> bytes:
+    """Return a word of a command as a person wants to see it: of a whole program, its beginning."""
+    first, *more = word.strip(b"\n").split(b"\n")
+    return first + "…".encode() if more else first
 
 
 def _read_stat(pid: int) -> tuple[int, bytes, list[bytes]] | None:
