@@ -2,7 +2,7 @@ import pytest
 
 from jupyter_gpu.core.errors import UsageError
 from jupyter_gpu.faces.commands.map import COMMAND as MAP
-from jupyter_gpu.faces.commands.parser import parse
+from jupyter_gpu.faces.parser import parse
 from jupyter_gpu.faces.commands.run import COMMAND as RUN
 
 

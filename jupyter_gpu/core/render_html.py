@@ -23,6 +23,7 @@ def as_html(view: View) -> str:
         *(_paragraph(f"<strong>{_escaped(notice)}</strong>") for notice in view.notices),
         _paragraph(f"<strong>{_escaped(view.title)}</strong>{machine}"),
         *(_table(table) for table in view.tables),
+        *([view.drawing] if view.drawing else []),
         *(_paragraph(_escaped(line)) for line in view.lines),
     ]
     if view.notes:

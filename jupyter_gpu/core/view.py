@@ -42,6 +42,8 @@ class View:
     """One page: the answer in a line, what machine it is about, then the particulars.
 
     ``notices`` come first of all, ``lines`` are facts, ``notes`` what one should know or do.
+    ``drawing`` is an SVG element with a label of its own, shown in HTML only: it says nothing that
+    the rest does not say.
     """
 
     title: str
@@ -50,6 +52,7 @@ class View:
     tables: tuple[Table, ...] = ()
     lines: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    drawing: str = ""
 
 
 def machine_words(inventory: Inventory) -> str:

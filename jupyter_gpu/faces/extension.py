@@ -1,7 +1,7 @@
 """The extension of IPython: puts ``%gpu`` into a shell and takes it out again.
 
 Every kernel of ours loads it, most never call ``%gpu``: loading remembers how this process was
-launched and imports nothing else, and the magic itself is imported at its first call.
+launched and begins to watch its cells; the magic itself is imported at its first call.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jupyter_gpu.adapters.launch import Launch
+from jupyter_gpu.cell_watch import CellWatch
+from jupyter_gpu.faces.hooks import CellHooks, unregister
 
 if TYPE_CHECKING:
     from IPython.core.completer import CompletionContext, SimpleMatcherResult
@@ -24,21 +26,29 @@ HELP = """\
 %gpu who          every lease on this machine, and who waits
 %gpu map VALUE    what CUDA makes of CUDA_VISIBLE_DEVICES=VALUE; without VALUE,
                   of the one that is set now
+%gpu check        everything that can be wrong here, and what to do about it
+%gpu use 2        ask for other devices: two, or  %gpu use 1,3  for these
+%gpu free         free GPU memory that nothing uses, and say what holds the rest
+%gpu limit 50%    cap what this kernel takes of its GPUs' memory
+%gpu topo         how the GPUs are connected
+%gpu export       the environment as a line for a shell
+%%gpu             on top of a cell: its memory, utilisation, energy and time
   --json          return a dictionary instead
-  -h, --help      this text, as  %gpu?  shows it
+  -h, --help      this text; after a subcommand, its own
 
 Example:  %gpu map 1,0
           state = %gpu --json"""
-SUBCOMMANDS = ("status", "who", "map")
+SUBCOMMANDS = ("status", "who", "map", "check", "use", "free", "limit", "topo", "export")
 _MATCHER = "jupyter_gpu.subcommands"
 _WORDS = (*SUBCOMMANDS, "--json", "--help")
 
 
 class Gate:
-    """Stands for the magic of one shell until it is called."""
+    """Stands for the magic of one shell until it is called, and lets its cells be watched."""
 
-    def __init__(self) -> None:
-        self._launch = Launch.of_this_process()
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._shell = shell
+        self.watch = CellWatch(Launch.of_this_process())
         self._magic: GPUMagic | None = None
 
     def line(self, line: str) -> Any:  # noqa: ANN401 - what the magic returns
@@ -55,23 +65,26 @@ class Gate:
         if self._magic is None:
             from jupyter_gpu.faces.magic import GPUMagic  # noqa: PLC0415 - see the module
 
-            self._magic = GPUMagic(self._launch)
+            self._magic = GPUMagic(self._shell, self.watch)
         return self._magic
 
     def close(self) -> None:
-        """Close what the magic has opened."""
+        """Close what the magic has opened, and stop watching."""
+        self.watch.close()
         if self._magic is not None:
             self._magic.close()
             self._magic = None
 
 
 def load(shell: InteractiveShell) -> None:
-    """Register ``%gpu`` and its completion; IPython calls this once per shell."""
-    gate = Gate()
+    """Register ``%gpu``, its completion and its hooks; IPython calls this once per shell."""
+    gate = Gate(shell)
     shell.register_magic_function(gate.line, "line", NAME)
     shell.register_magic_function(gate.cell, "cell", NAME)
     if shell.Completer is not None:
         shell.Completer.custom_matchers.append(_matcher())
+    hooks = CellHooks(shell, gate.watch)
+    hooks.register()
 
 
 def unload(shell: InteractiveShell) -> None:
@@ -81,6 +94,7 @@ def unload(shell: InteractiveShell) -> None:
         gate = getattr(function, "__self__", None)
         if isinstance(gate, Gate):
             gate.close()
+    unregister(shell)
     if shell.Completer is not None:
         shell.Completer.custom_matchers[:] = [
             matcher

@@ -1,26 +1,26 @@
-"""The magic ``%gpu``: what is true in this kernel and on its machine."""
+"""The magic ``%gpu``: reads its line, and asks the subcommand for the answer."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import shlex
-from datetime import datetime
-from typing import NoReturn
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn, cast
 
-from jupyter_gpu.adapters.launch import Launch
-from jupyter_gpu.adapters.machine import SIMULATE, Machine, find_machine
-from jupyter_gpu.core.answers import map_answer, status_answer, who_answer
-from jupyter_gpu.core.kernel_view import kernel_view
-from jupyter_gpu.core.machine_view import map_view, who_view
-from jupyter_gpu.core.overview import Overview
+from jupyter_gpu.core.errors import GPUError, UsageError
 from jupyter_gpu.core.render_html import as_html
 from jupyter_gpu.core.render_text import as_text
 from jupyter_gpu.core.spelling import did_you_mean
-from jupyter_gpu.core.view import View
 from jupyter_gpu.faces.extension import HELP, SUBCOMMANDS
-from jupyter_gpu.kernel_process import look_at_kernel
-from jupyter_gpu.overview import read_overview, read_value
+from jupyter_gpu.faces.magics.context import Context
+from jupyter_gpu.faces.parser import parse
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from jupyter_gpu.cell_watch import CellWatch
+    from jupyter_gpu.core.view import View
+    from jupyter_gpu.faces.magics.subcommand import Subcommand
 
 
 class Shown:
@@ -39,82 +39,71 @@ class Shown:
 
 
 class GPUMagic:
-    """The magic of one shell. Keeps its machine open, so that a second ``%gpu`` is quick."""
+    """The magic of one shell."""
 
-    def __init__(self, launch: Launch) -> None:
-        self._launch = launch
-        self._opened_for: tuple[int, str | None] | None = None
-        self._machine: Machine | None = None
+    def __init__(self, shell: InteractiveShell, watch: CellWatch) -> None:
+        self._context = Context(shell, watch)
 
     def close(self) -> None:
         """Close the machine; the next ``%gpu`` opens it again."""
-        machine, self._machine, self._opened_for = self._machine, None, None
-        if machine is not None:
-            machine.__exit__(None, None, None)
+        self._context.close()
 
-    def line(self, line: str) -> Shown | dict[str, object] | None:
+    def line(self, line: str) -> Shown | Mapping[str, object] | None:
         """Answer ``%gpu …``; IPython calls this."""
-        words = _split(line)
-        as_json = "--json" in words
-        if {"-h", "--help"} & set(words):
-            print(HELP)  # noqa: T201 - a magic's help goes to the cell's output
-            return None
-        words = [word for word in words if word != "--json"]
-        if "--" in words:
-            words.remove("--")
-        command, *rest = words or ["status"]
-        if command not in SUBCOMMANDS:
-            _refuse(
-                f"%gpu has no {command!r}.{did_you_mean(command, SUBCOMMANDS)} "
-                f"There are: {', '.join(SUBCOMMANDS)}; %gpu --help shows each."
-            )
-        if len(rest) > (command == "map"):
-            _refuse(f"%gpu {command} does not know what to do with {rest[-1]!r}: see %gpu --help")
-        if command == "map":
-            return self._map(rest, as_json=as_json)
-        return self._overview(command, as_json=as_json)
+        try:
+            return self._answer(_split(line))
+        except UsageError as error:
+            _refuse(str(error))
+        except GPUError as error:
+            _shown_as_sentence(error)
+            raise
 
-    def cell(self, line: str, cell: str) -> NoReturn:
-        """Refuse ``%%gpu``, which is part of the interface but not of this release."""
+    def cell(self, line: str, cell: str) -> object:
+        """Answer ``%%gpu …``; IPython calls this."""
         del line, cell
         _refuse("%%gpu is not built yet; %gpu, on a line of its own, is.")
 
-    def _overview(self, command: str, *, as_json: bool) -> Shown | dict[str, object]:
-        overview = read_overview(
-            os.environ, machine=self._open_machine(), sensors=command == "status"
-        )
-        now = datetime.now().astimezone()
-        if command == "who":
-            return who_answer(overview) if as_json else Shown(who_view(overview, now))
-        process = look_at_kernel(os.environ, overview.inventory, self._launch)
-        overview = dataclasses.replace(overview, process=process)
-        return status_answer(overview) if as_json else Shown(kernel_view(overview, process, now))
+    def _answer(self, words: list[str]) -> Shown | Mapping[str, object] | None:
+        if words[:1] in (["-h"], ["--help"]):
+            print(HELP)  # noqa: T201 - a magic's help goes to the cell's output
+            return None
+        if not words or words[0].startswith("-"):
+            words = ["status", *words]
+        name, *rest = words
+        if name not in SUBCOMMANDS:
+            known = ", ".join(SUBCOMMANDS)
+            raise UsageError(
+                f"%gpu has no {name!r}.{did_you_mean(name, SUBCOMMANDS)} "
+                f"There are: {known}; %gpu --help shows each."
+            )
+        subcommand = _subcommand(name)
+        options = parse(subcommand, rest, program="%gpu")
+        if options is None:
+            return None
+        answer = subcommand.answer(self._context, options)
+        return answer.data if options.json else Shown(answer.view)
 
-    def _map(self, rest: list[str], *, as_json: bool) -> Shown | dict[str, object]:
-        overview: Overview = read_overview(os.environ, machine=self._open_machine(), sensors=False)
-        found = overview.visible
-        if rest:
-            found = read_value(rest[0], overview.inventory, os.environ)
-        return map_answer(found) if as_json else Shown(map_view(found, overview.inventory))
 
-    def _open_machine(self) -> Machine:
-        """Return the machine that is meant now: another one after a fork or a new simulation."""
-        wanted = (os.getpid(), os.environ.get(SIMULATE))
-        if self._machine is None or self._opened_for != wanted:
-            if self._opened_for is not None and self._opened_for[0] == wanted[0]:
-                self.close()
-            self._machine, self._opened_for = find_machine(os.environ), wanted
-        return self._machine
+def _subcommand(name: str) -> Subcommand:
+    module = import_module(f"jupyter_gpu.faces.magics.{name}")
+    return cast("Subcommand", module.SUBCOMMAND)
 
 
 def _split(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as error:
-        _refuse(f"%gpu: {error} in {line!r}")
+        raise UsageError(f"%gpu: {error} in {line!r}") from None
+
+
+def _shown_as_sentence(error: GPUError) -> None:
+    """Make IPython show the error's sentence instead of a traceback through our modules."""
+    lines = str(error).splitlines()
+    error._render_traceback_ = lambda: lines  # type: ignore[attr-defined] # IPython's own protocol
 
 
 def _refuse(sentence: str) -> NoReturn:
-    from IPython.core.error import UsageError  # noqa: PLC0415 - only inside IPython
+    from IPython.core.error import UsageError as Refusal  # noqa: PLC0415 - only inside IPython
 
-    raise UsageError(sentence)
+    # IPython shows this without a traceback, as wrong use of a magic.
+    raise Refusal(sentence) from None

@@ -52,7 +52,7 @@ class Command(ABC):
         options = Options(json=True) if words == ["--json"] else Options(json=False)
         if words not in ([], ["--json"]) or self.has_arguments:
             # argparse costs as much as the answer of ``status``: only where there is work for it.
-            from jupyter_gpu.faces.commands.parser import parse  # noqa: PLC0415
+            from jupyter_gpu.faces.parser import parse  # noqa: PLC0415
 
             parsed = parse(self, words)
             if parsed is None:  # the help has been shown

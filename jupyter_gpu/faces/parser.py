@@ -5,12 +5,29 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection
 from functools import partial
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import NoReturn, Protocol
 
 from jupyter_gpu.core.errors import UsageError
 from jupyter_gpu.core.render_text import WIDTH, wrapped
 from jupyter_gpu.core.spelling import did_you_mean
-from jupyter_gpu.faces.commands.command import Command, Options
+
+
+class Described(Protocol):
+    """What a subcommand tells about itself: ``%gpu``'s and the command line's alike."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def about(self) -> str: ...
+    @property
+    def example(self) -> str: ...
+    @property
+    def usage(self) -> str | None: ...
+    @property
+    def hint(self) -> str: ...
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
 
 
 class _Parser(argparse.ArgumentParser):
@@ -28,8 +45,19 @@ class _Parser(argparse.ArgumentParser):
         self.error(f"{word!r} is not understood.{hint}")
 
 
-def parse(command: Command, words: list[str]) -> Options | None:
+def parse(
+    command: Described, words: list[str], *, program: str = "jupyter gpu"
+) -> SimpleNamespace | None:
     """Return the options of a command line, or None when its help was asked for and shown.
+
+    Parameters
+    ----------
+    command
+        The subcommand, which adds its own options.
+    words
+        What stands after its name.
+    program
+        How it is called, for its help.
 
     Raises
     ------
@@ -37,7 +65,7 @@ def parse(command: Command, words: list[str]) -> Options | None:
         When a word is not understood or a value is missing.
     """
     parser = _Parser(
-        prog=f"jupyter gpu {command.name}",
+        prog=f"{program} {command.name}",
         usage=command.usage,
         description="\n".join(wrapped(command.about.replace("\n", " "), indent="")),
         epilog=f"Example:\n{command.example}",
@@ -55,4 +83,4 @@ def parse(command: Command, words: list[str]) -> Options | None:
         return None
     if unknown:
         parser.refuse(unknown[0], command.hint)
-    return Options(**vars(known))
+    return SimpleNamespace(**vars(known))

@@ -1,0 +1,1 @@
+"""The subcommands of ``%gpu``, one module each, loaded when they are called."""
