@@ -28,12 +28,12 @@ from jupyter_gpu.core.refusal import short_lines
 from jupyter_gpu.core.request import OPTIONS, PLANNED, Request
 from jupyter_gpu.core.variables import PROVISIONED
 from jupyter_gpu.faces import server
+from jupyter_gpu.faces.following import follow
 from jupyter_gpu.faces.options import WAIT_HELP, OptionBesideMethod, RequestOptions
 from jupyter_gpu.faces.refused import KernelRefused, without_our_traces
 from jupyter_gpu.lease import HeldLease
 from jupyter_gpu.pool import limits_of
 
-_FOLLOW_EVERY_SECONDS = 1.0
 # A kernel that is told to end is killed after five seconds (KernelManager.shutdown_wait_time).
 _HAND_OVER_SECONDS = 12.0
 
@@ -118,7 +118,7 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             myself = weakref.ref(self)
             self.parent.add_restart_callback(lambda: _give_up(myself), "dead")
             if server.has_sessions(self.parent):
-                _follow_notebook(myself, asyncio.get_running_loop())
+                follow(myself, asyncio.get_running_loop())
 
     async def shutdown_requested(self, restart: bool = False) -> None:
         """Note that the kernel ends on purpose; called before it is asked to."""
@@ -221,7 +221,13 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         lease = old._lease  # noqa: SLF001 - our own
         return None if lease is None or lease.released else lease
 
-    def _was_handed_in_vain(self) -> bool:
+    @property
+    def lease(self) -> HeldLease | None:
+        """What the kernel holds, None before its first start."""
+        return self._lease
+
+    def was_handed_in_vain(self) -> bool:
+        """Return whether the kernel whose devices this one took over lives on long after."""
         lease, since = self._taken_over or (None, 0.0)
         waited = time.monotonic() - since
         return lease is not None and not lease.released and waited > _HAND_OVER_SECONDS
@@ -341,33 +347,3 @@ def _release_result(step: asyncio.Future[HeldLease | None]) -> None:
         lease = step.result()
         if lease is not None:
             lease.release()
-
-
-def _follow_notebook(
-    myself: weakref.ref[GPUProvisioner], loop: asyncio.AbstractEventLoop
-) -> None:
-    """Keep the notebook's name in the record current: people rename notebooks under a kernel."""
-    provisioner = myself()
-    if provisioner is None or provisioner._lease is None or provisioner._lease.released:  # noqa: SLF001
-        return
-    task = loop.create_task(_look_at_notebook(provisioner))
-    task.add_done_callback(
-        lambda _: loop.call_later(_FOLLOW_EVERY_SECONDS, _follow_notebook, myself, loop)
-    )
-
-
-async def _look_at_notebook(provisioner: GPUProvisioner) -> None:
-    if provisioner._lease is not None:  # noqa: SLF001
-        await asyncio.to_thread(provisioner._lease.settle)  # noqa: SLF001
-    session = await server.session_of(provisioner.parent, provisioner.kernel_id)
-    notebook = server.notebook_of(provisioner.parent, session)
-    if notebook is not None:
-        provisioner._describe(lambda owner: dataclasses.replace(owner, notebook=notebook))  # noqa: SLF001
-    if session is None and provisioner._was_handed_in_vain():  # noqa: SLF001
-        # The change of kernel failed after this kernel began: its notebook has the old one still,
-        # on the same devices, and nobody uses this one.
-        provisioner.log.warning(
-            "GPU: kernel %s ends: the change to it failed, and the kernel before it lives on",
-            provisioner.kernel_id,
-        )
-        await server.kernels_of(provisioner.parent).shutdown_kernel(provisioner.kernel_id, now=True)
