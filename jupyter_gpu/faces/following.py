@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from jupyter_gpu.core.errors import StoreError
@@ -35,11 +35,11 @@ class FollowedKernel(Protocol):
 
 
 def follow(
-    myself: weakref.ref[FollowedKernel],
+    myself: Callable[[], FollowedKernel | None],
     loop: asyncio.AbstractEventLoop,
     every_seconds: float = EVERY_SECONDS,
 ) -> None:
-    """Look at a kernel again and again, as long as it has a lease and anybody keeps it."""
+    """Look at a kernel again and again while it has a lease; ``myself`` is a weak reference."""
     kernel = myself()
     if kernel is None or kernel.lease is None or kernel.lease.released:
         return
