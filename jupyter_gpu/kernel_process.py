@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping
 
 from jupyter_gpu.adapters.driver import DriverState, look_at_driver
-from jupyter_gpu.adapters.launch import Launch
+from jupyter_gpu.cell_watch import CellWatch
 from jupyter_gpu.core.devices import Device, Inventory
+from jupyter_gpu.core.frameworks import advice
 from jupyter_gpu.core.kernel_process import InForce, KernelProcess, ProcessState
 from jupyter_gpu.core.leases import clean
 from jupyter_gpu.core.variables import LEASE, NOTICE, VISIBLE
@@ -20,10 +22,12 @@ _FRAMEWORKS = {"torch": ("PyTorch", "torch")}
 
 
 def look_at_kernel(
-    environ: Mapping[str, str], inventory: Inventory, launch: Launch
+    environ: Mapping[str, str], inventory: Inventory, watch: CellWatch
 ) -> KernelProcess:
     """Return what is true in this process; the CUDA driver is asked and never initialised."""
+    launch = watch.launch
     driver = look_at_driver(launch.pid)
+    history = watch.history()
     return KernelProcess(
         pid=os.getpid(),
         launched_with=launch.visible,
@@ -33,6 +37,10 @@ def look_at_kernel(
         lease_id=environ.get(LEASE),
         notices=_notices(environ),
         missing=tuple(_missing(environ)),
+        history=history,
+        contexts=driver.contexts,
+        torch_count=_torch_count(),
+        advice=advice(history, environ, frozen=driver.state == "frozen"),
     )
 
 
@@ -61,6 +69,25 @@ def _given(ordinal: int, device: Device | None) -> InForce:
 
 def _digits(device: Device) -> str:
     return (device.uuid or "").partition("-")[2].replace("-", "").lower()
+
+
+def _torch_count() -> int | None:
+    """Return the number of devices that torch remembers, without asking torch anything.
+
+    From 2.3 on it keeps it when CUDA is initialised, before that from the first question on.
+    """
+    try:
+        names = object.__getattribute__(sys.modules["torch.cuda"], "__dict__")
+    except (KeyError, AttributeError):
+        return None
+    kept = names.get("_cached_device_count")
+    if isinstance(kept, int):
+        return kept
+    counter = names.get("device_count")
+    if isinstance(counter, functools._lru_cache_wrapper) and counter.cache_info().currsize:  # noqa: SLF001 - the only name of this type
+        count = counter()  # the cache answers, nothing is asked
+        return count if isinstance(count, int) else None
+    return None
 
 
 def _notices(environ: Mapping[str, str]) -> tuple[str, ...]:

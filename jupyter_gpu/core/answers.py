@@ -41,7 +41,10 @@ def who_answer(overview: Overview) -> dict[str, object]:
     holdings = overview.holdings
     return {
         "schema": SCHEMA,
-        "leases": [lease.as_json() for lease in holdings.leases],
+        "leases": [
+            {**lease.as_json(), "memory_used_bytes": overview.memory_used_on(lease)}
+            for lease in holdings.leases
+        ],
         "queue": [waiter.as_json(place) for place, waiter in enumerate(holdings.waiters, 1)],
         "unclaimed": list(holdings.unclaimed),
         "leasing": _leasing(overview),
@@ -124,6 +127,30 @@ def _process(process: KernelProcess) -> dict[str, object]:
             for device in in_force
         ],
         "state": process.state,
-        "frozen_by": None,
-        "notices": [*process.notices, *process.missing],
+        "frozen_by": _frozen_by(process),
+        "contexts": list(process.contexts),
+        "torch_count": process.torch_count,
+        "imports": [
+            {"module": one.module, "version": one.version, "cell": one.cell}
+            for one in process.history.imports
+        ],
+        "changes": [
+            {"cell": one.cell, "before": one.before, "after": one.after, "how": one.how}
+            for one in process.history.changes
+        ],
+        "forked_frozen": process.history.forked_frozen,
+        "notices": [*process.notices, *process.advice, *process.missing],
+    }
+
+
+def _frozen_by(process: KernelProcess) -> dict[str, object] | None:
+    frozen = process.history.frozen
+    if frozen is None or frozen.when == "before" or process.state != "frozen":
+        return None
+    return {
+        "cell": frozen.cell,
+        "import": frozen.by_import,
+        "chain": list(frozen.chain),
+        "call": frozen.call,
+        "when": frozen.when,
     }

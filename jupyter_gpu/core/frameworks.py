@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jupyter_gpu.core.history import History, cell_words
+from jupyter_gpu.core.variables import VISIBLE
+
 
 @dataclass(frozen=True, slots=True)
 class Framework:
@@ -60,3 +63,45 @@ def remembers(module: str, version: str | None, environ: Mapping[str, str]) -> s
     if module == "pycuda.autoinit":
         return "pycuda.autoinit takes its device while it is imported"
     return None
+
+
+def advice(history: History, environ: Mapping[str, str], *, frozen: bool) -> tuple[str, ...]:
+    """Return a sentence on each import that one has to know something about."""
+    found = [_import_that_froze(history)] if frozen else []
+    for one in history.imports:
+        why = remembers(one.module, one.version, environ)
+        if why is not None:
+            found.append(f"{why}; it was imported in {cell_words(one.cell)}.")
+    imported = {one.module for one in history.imports}
+    if frozen and "jax" in imported and not _spares_memory(environ):
+        found.append(
+            "JAX takes three quarters of the memory of every visible GPU when it starts, unless "
+            "XLA_PYTHON_CLIENT_PREALLOCATE=false is set before."
+        )
+    if "vllm" in imported:
+        found.append(uuid_refused(environ.get(VISIBLE)))
+    return tuple(sentence for sentence in found if sentence is not None)
+
+
+def uuid_refused(value: str | None) -> str | None:
+    """Return what to do where vLLM meets UUIDs in the variable, which it reads as numbers."""
+    if value is None or not value.startswith(("GPU-", "MIG-")):
+        return None
+    return (
+        f"vLLM reads {VISIBLE} as numbers, and fails on UUIDs in many versions. "
+        "For a kernel with numbers:  jupyter gpu install --gpus 1 --identifiers index"
+    )
+
+
+def _import_that_froze(history: History) -> str | None:
+    frozen = history.frozen
+    if frozen is None or frozen.by_import is None:
+        return None
+    return (
+        f"import {frozen.by_import} initialises CUDA by itself: set {VISIBLE} before "
+        f"{cell_words(frozen.cell)} runs."
+    )
+
+
+def _spares_memory(environ: Mapping[str, str]) -> bool:
+    return environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "").strip().lower() in ("false", "0")

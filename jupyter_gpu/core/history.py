@@ -75,7 +75,7 @@ def cause_words(frozen: Frozen) -> str:
     """Return what initialised CUDA, as the subject of a sentence."""
     where = cell_words(frozen.cell)
     if frozen.when == "before":
-        return "something before jupyter_gpu was loaded"
+        return "something before jupyter_gpu watched its cells"
     if frozen.when == "after":
         return f"a thread or a callback after {where}"
     if frozen.by_import is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from jupyter_gpu.core.history import History
 
 ProcessState = Literal["open", "frozen", "absent", "forked", "simulated"]
 
@@ -27,7 +29,10 @@ class KernelProcess:
     ``launched_with`` and ``set_now`` are values of CUDA_VISIBLE_DEVICES, None where it is not set;
     ``in_force`` is what the driver uses, None while it has not read the variable. ``notices`` are
     sentences that the start of the kernel left for the person; ``missing`` name the frameworks that
-    its kernelspec promises and its Python lacks.
+    its kernelspec promises and its Python lacks. ``contexts`` are the visible ordinals on which
+    this process holds memory of the driver. ``torch_count`` is the number of devices that torch has
+    counted once and will repeat; None where it counts anew. ``advice`` are sentences on what was
+    imported.
     """
 
     pid: int
@@ -38,3 +43,7 @@ class KernelProcess:
     lease_id: str | None = None
     notices: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    history: History = field(default_factory=History)
+    contexts: tuple[int, ...] = ()
+    torch_count: int | None = None
+    advice: tuple[str, ...] = ()

@@ -5,13 +5,22 @@ from __future__ import annotations
 from datetime import datetime
 
 from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.history import cause_words, cell_words
 from jupyter_gpu.core.kernel_process import InForce, KernelProcess
+from jupyter_gpu.core.late import (
+    is_late,
+    late_title,
+    late_words,
+    outside_lease,
+    outside_note,
+    stale_words,
+)
 from jupyter_gpu.core.leases import Lease
 from jupyter_gpu.core.notes import ON_PURPOSE
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.quantities import in_gib, in_words
 from jupyter_gpu.core.refusal import since_in_words
-from jupyter_gpu.core.standing import FREE, holder_name, standing, standing_words
+from jupyter_gpu.core.standing import holder_name, standing_words
 from jupyter_gpu.core.view import (
     Column,
     Table,
@@ -42,6 +51,13 @@ _STATES = {
     "if that kernel had initialised it.",
     "simulated": "CUDA is simulated: no driver is open or frozen here.",
 }
+_FORKED_FROZEN = (
+    "This process was forked from a kernel that had initialised CUDA: CUDA cannot be used here. "
+    'Start such workers with multiprocessing\'s "spawn".'
+)
+_FORKED_OPEN = (
+    "This process was forked from a kernel in which CUDA was still open; CUDA is not asked here."
+)
 # How the wrapper's notice begins where a kernel could not have what it asked for.
 _NO_GPU = "This kernel has no GPU"
 _IN_FORCE_UNKNOWN = {"open": "– (open)", "simulated": "–, simulated"}
@@ -60,12 +76,12 @@ def kernel_view(overview: Overview, process: KernelProcess, now: datetime) -> Vi
         The present, in the reader's time zone.
     """
     rows = _shown(overview, process)
-    lines = [_STATES[process.state], _values(process)]
+    lines = [_state(process), _values(process)]
     if overview.lease is not None:
         lines.append(_lease_line(overview.lease, process, now))
     elif rows and process.lease_id is None and overview.leasing.exclusive:
         lines.insert(0, "Pick a PyTorch (n GPUs) kernel to have some to yourself.")
-    others = others_words(overview)
+    others = others_words(overview, now)
     if others:
         lines.insert(len(lines) if overview.lease is not None else 1, others)
     shown = tuple(_row(row, overview, process) for row in rows)
@@ -80,6 +96,7 @@ def kernel_view(overview: Overview, process: KernelProcess, now: datetime) -> Vi
         notes=(
             *_mismatches(overview, process, rows),
             *machine_notes(overview.inventory, overview.leasing),
+            *process.advice,
             *process.missing,
         ),
     )
@@ -110,7 +127,7 @@ def _title(overview: Overview, rows: tuple[InForce, ...]) -> str:
 
 def _own_title(overview: Overview, lease: Lease, rows: tuple[InForce, ...]) -> str:
     """Say which devices are this kernel's, and where what is visible is something else."""
-    outside, record = _outside(lease, rows), lease.record
+    outside, record = outside_lease(overview, rows), lease.record
     if outside:
         own = listed(record.indices)
         return f"{_physical(outside)} visible and not yours; yours: physical {own}"
@@ -123,11 +140,6 @@ def _own_title(overview: Overview, lease: Lease, rows: tuple[InForce, ...]) -> s
     if not seen:
         return f"{words}, but {'it is not' if count == 1 else 'none of them is'} visible here"
     return f"{words}, but only {seen} of them {'is' if seen == 1 else 'are'} visible here"
-
-
-def _outside(lease: Lease, rows: tuple[InForce, ...]) -> tuple[InForce, ...]:
-    """Return what is visible without being leased."""
-    return tuple(row for row in rows if row.uuid not in lease.record.uuids)
 
 
 def _physical(rows: tuple[InForce, ...]) -> str:
@@ -200,15 +212,8 @@ def _mismatches(
 ) -> tuple[str, ...]:
     """Return where the value, the driver and the lease do not agree, and the value's own notes."""
     notes = []
-    meant = {device.uuid for device in overview.visible.devices}
-    too_late = process.in_force is not None and meant != {row.uuid for row in process.in_force}
-    if too_late and process.set_now != process.launched_with:
-        force = ", ".join(f"cuda:{row.ordinal} = physical {row.index}" for row in rows)
-        notes.append(
-            f"CUDA_VISIBLE_DEVICES is now {value_words(process.set_now)}, but that changes nothing "
-            f"in this kernel: CUDA was initialised before, and {force or 'it has no device'}. "
-            "Restart the kernel and set it first."
-        )
+    if is_late(overview, process):
+        notes.append(" ".join((late_title(process), *late_words(overview, process))))
     else:
         refused = any(notice.startswith(_NO_GPU) for notice in process.notices)
         notes.extend(
@@ -216,6 +221,8 @@ def _mismatches(
             for note in overview.visible.notes
             if not (refused and note.startswith(ON_PURPOSE))
         )
+        stale = stale_words(overview, process)
+        notes.extend(() if stale is None else (stale,))
     lease = overview.lease
     if lease is None:
         if process.lease_id is not None and overview.leasing.problem is None:
@@ -226,39 +233,44 @@ def _mismatches(
         return tuple(notes)
     if lease.note is not None:
         notes.append(f"The lease: {lease.note}.")
-    outside = _outside(lease, rows)
+    outside = outside_lease(overview, rows)
     if outside:
-        notes.append(_outside_note(overview, process, outside))
+        notes.append(outside_note(overview, process, outside))
     return tuple(notes)
 
 
-def _outside_note(overview: Overview, process: KernelProcess, outside: tuple[InForce, ...]) -> str:
-    """Say who has what is visible and not leased, and how to go back to what is."""
-    parts = []
-    for row in outside:
-        device = None if row.uuid is None else overview.inventory.find(row.uuid)
-        if device is None:
-            continue
-        words = standing_words(device, overview)
-        held = f"held by {words}" if standing(device, overview).leases else words
-        free = ", and may go to another kernel" if words == FREE else ""
-        parts.append(f"Physical {row.index} is {held}{free}.")
-    if process.in_force is not None or process.launched_with is None:
-        parts.append("Restart the kernel to go back.")
+def _state(process: KernelProcess) -> str:
+    """Say what CUDA does in this process, since when, and what was imported."""
+    history = process.history
+    if process.state == "frozen" and history.frozen is not None:
+        words = (
+            f"CUDA is frozen: {cause_words(history.frozen)} initialised it, so its devices stay "
+            "the same until a restart."
+        )
+    elif process.state == "forked" and history.forked_frozen is not None:
+        words = _FORKED_FROZEN if history.forked_frozen else _FORKED_OPEN
     else:
-        value = value_words(process.launched_with)
-        parts.append(f"To go back, set CUDA_VISIBLE_DEVICES to {value}.")
-    return " ".join(parts)
+        words = _STATES[process.state]
+    if process.state == "frozen" and process.contexts:
+        words += f" It has a context on {', '.join(f'cuda:{n}' for n in process.contexts)}."
+    by_cell: dict[str, list[str]] = {}
+    for one in history.imports:
+        by_cell.setdefault(cell_words(one.cell), []).append(one.name)
+    imported = (
+        f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} imported in {cell}."
+        for cell, names in by_cell.items()
+    )
+    return " ".join((words, *imported))
 
 
-def others_words(overview: Overview) -> str:
+def others_words(overview: Overview, now: datetime | None = None) -> str:
     """Return who has the devices that are not this kernel's, or an empty text."""
     own = overview.lease
     groups: dict[str, list[Device]] = {}
     for device in overview.inventory.devices:
         if device.kind == "mig" or (own is not None and device.uuid in own.record.uuids):
             continue
-        groups.setdefault(standing_words(device, overview), []).append(device)
+        groups.setdefault(standing_words(device, overview, now), []).append(device)
     parts = [f"{listed(d.index for d in devices)} {words}" for words, devices in groups.items()]
     if not parts:
         return ""

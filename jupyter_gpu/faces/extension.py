@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_gpu.adapters.launch import Launch
 from jupyter_gpu.cell_watch import CellWatch
-from jupyter_gpu.faces.hooks import CellHooks, unregister
+from jupyter_gpu.faces.hooks import CellHooks
 
 if TYPE_CHECKING:
     from IPython.core.completer import CompletionContext, SimpleMatcherResult
     from IPython.core.interactiveshell import InteractiveShell
 
-    from jupyter_gpu.faces.magic import GPUMagic
+    from jupyter_gpu.faces.magics.context import Context
 
 NAME = "gpu"
 HELP = """\
@@ -44,36 +44,45 @@ _WORDS = (*SUBCOMMANDS, "--json", "--help")
 
 
 class Gate:
-    """Stands for the magic of one shell until it is called, and lets its cells be watched."""
+    """Stands for the magic of one shell until it is called, and has its cells watched."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
-        self.watch = CellWatch(Launch.of_this_process())
-        self._magic: GPUMagic | None = None
+        self._watch = CellWatch(Launch.of_this_process())
+        self._hooks = CellHooks(shell, self._watch, lambda: self._context().overview())
+        self._opened: Context | None = None
+
+    def open(self) -> None:
+        """Begin to watch the cells."""
+        self._hooks.register()
+
+    def close(self) -> None:
+        """Close what the magic has opened, and stop watching."""
+        self._hooks.unregister()
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
     def line(self, line: str) -> Any:  # noqa: ANN401 - what the magic returns
         """Answer ``%gpu …``; IPython calls this, and shows its docstring for ``%gpu?``."""
-        return self._opened().line(line)
+        from jupyter_gpu.faces.magic import answer_line  # noqa: PLC0415 - see the module
+
+        return answer_line(self._context(), line)
 
     line.__doc__ = HELP
 
     def cell(self, line: str, cell: str) -> Any:  # noqa: ANN401
         """Answer ``%%gpu``; IPython calls this."""
-        return self._opened().cell(line, cell)
+        from jupyter_gpu.faces.magic import answer_cell  # noqa: PLC0415 - see the module
 
-    def _opened(self) -> GPUMagic:
-        if self._magic is None:
-            from jupyter_gpu.faces.magic import GPUMagic  # noqa: PLC0415 - see the module
+        return answer_cell(self._context(), line, cell)
 
-            self._magic = GPUMagic(self._shell, self.watch)
-        return self._magic
+    def _context(self) -> Context:
+        if self._opened is None:
+            from jupyter_gpu.faces.magics.context import Context  # noqa: PLC0415 - see the module
 
-    def close(self) -> None:
-        """Close what the magic has opened, and stop watching."""
-        self.watch.close()
-        if self._magic is not None:
-            self._magic.close()
-            self._magic = None
+            self._opened = Context(self._shell, self._watch)
+        return self._opened
 
 
 def load(shell: InteractiveShell) -> None:
@@ -83,8 +92,7 @@ def load(shell: InteractiveShell) -> None:
     shell.register_magic_function(gate.cell, "cell", NAME)
     if shell.Completer is not None:
         shell.Completer.custom_matchers.append(_matcher())
-    hooks = CellHooks(shell, gate.watch)
-    hooks.register()
+    gate.open()
 
 
 def unload(shell: InteractiveShell) -> None:
@@ -94,7 +102,6 @@ def unload(shell: InteractiveShell) -> None:
         gate = getattr(function, "__self__", None)
         if isinstance(gate, Gate):
             gate.close()
-    unregister(shell)
     if shell.Completer is not None:
         shell.Completer.custom_matchers[:] = [
             matcher

@@ -8,80 +8,52 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from jupyter_gpu.core.errors import GPUError, UsageError
-from jupyter_gpu.core.render_html import as_html
-from jupyter_gpu.core.render_text import as_text
 from jupyter_gpu.core.spelling import did_you_mean
 from jupyter_gpu.faces.extension import HELP, SUBCOMMANDS
-from jupyter_gpu.faces.magics.context import Context
 from jupyter_gpu.faces.parser import parse
+from jupyter_gpu.faces.shown import Shown
 
 if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
-
-    from jupyter_gpu.cell_watch import CellWatch
-    from jupyter_gpu.core.view import View
+    from jupyter_gpu.faces.magics.context import Context
     from jupyter_gpu.faces.magics.subcommand import Subcommand
 
 
-class Shown:
-    """What ``%gpu`` returns: one view, as text and as HTML."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-
-    def __repr__(self) -> str:
-        return as_text(self._view)
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """Return both forms; IPython calls this to display the object."""
-        del include, exclude  # IPython filters the bundle itself
-        return {"text/plain": as_text(self._view), "text/html": as_html(self._view)}
+def answer_line(context: Context, line: str) -> Shown | Mapping[str, object] | None:
+    """Answer ``%gpu …``."""
+    try:
+        return _answer(context, _split(line))
+    except UsageError as error:
+        _refuse(str(error))
+    except GPUError as error:
+        _shown_as_sentence(error)
+        raise
 
 
-class GPUMagic:
-    """The magic of one shell."""
+def answer_cell(context: Context, line: str, cell: str) -> object:
+    """Answer ``%%gpu …``."""
+    del context, line, cell
+    _refuse("%%gpu is not built yet; %gpu, on a line of its own, is.")
 
-    def __init__(self, shell: InteractiveShell, watch: CellWatch) -> None:
-        self._context = Context(shell, watch)
 
-    def close(self) -> None:
-        """Close the machine; the next ``%gpu`` opens it again."""
-        self._context.close()
-
-    def line(self, line: str) -> Shown | Mapping[str, object] | None:
-        """Answer ``%gpu …``; IPython calls this."""
-        try:
-            return self._answer(_split(line))
-        except UsageError as error:
-            _refuse(str(error))
-        except GPUError as error:
-            _shown_as_sentence(error)
-            raise
-
-    def cell(self, line: str, cell: str) -> object:
-        """Answer ``%%gpu …``; IPython calls this."""
-        del line, cell
-        _refuse("%%gpu is not built yet; %gpu, on a line of its own, is.")
-
-    def _answer(self, words: list[str]) -> Shown | Mapping[str, object] | None:
-        if words[:1] in (["-h"], ["--help"]):
-            print(HELP)  # noqa: T201 - a magic's help goes to the cell's output
-            return None
-        if not words or words[0].startswith("-"):
-            words = ["status", *words]
-        name, *rest = words
-        if name not in SUBCOMMANDS:
-            known = ", ".join(SUBCOMMANDS)
-            raise UsageError(
-                f"%gpu has no {name!r}.{did_you_mean(name, SUBCOMMANDS)} "
-                f"There are: {known}; %gpu --help shows each."
-            )
-        subcommand = _subcommand(name)
-        options = parse(subcommand, rest, program="%gpu")
-        if options is None:
-            return None
-        answer = subcommand.answer(self._context, options)
-        return answer.data if options.json else Shown(answer.view)
+def _answer(context: Context, words: list[str]) -> Shown | Mapping[str, object] | None:
+    if words[:1] in (["-h"], ["--help"]):
+        print(HELP)  # noqa: T201 - a magic's help goes to the cell's output
+        return None
+    if not words or words[0].startswith("-"):
+        words = ["status", *words]
+    name, *rest = words
+    if name not in SUBCOMMANDS:
+        known = ", ".join(SUBCOMMANDS)
+        raise UsageError(
+            f"%gpu has no {name!r}.{did_you_mean(name, SUBCOMMANDS)} "
+            f"There are: {known}; %gpu --help shows each."
+        )
+    subcommand = _subcommand(name)
+    options = parse(subcommand, rest, program="%gpu")
+    if options is None:
+        return None
+    answer = subcommand.answer(context, options)
+    return answer.data if options.json else Shown(answer.view)
 
 
 def _subcommand(name: str) -> Subcommand:

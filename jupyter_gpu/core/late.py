@@ -1,0 +1,150 @@
+"""A change of CUDA_VISIBLE_DEVICES that came too late, or does not do what was meant.
+
+Shown under the cell that made it; ``%gpu`` says the same for as long as it is so. Pure.
+"""
+
+from __future__ import annotations
+
+from jupyter_gpu.core.history import Change, Frozen, cause_words
+from jupyter_gpu.core.kernel_process import InForce, KernelProcess
+from jupyter_gpu.core.notes import ON_PURPOSE, value_notes
+from jupyter_gpu.core.overview import Overview
+from jupyter_gpu.core.standing import FREE, standing, standing_words
+from jupyter_gpu.core.variables import VISIBLE
+from jupyter_gpu.core.view import View, listed, value_words
+from jupyter_gpu.core.visibility import read
+
+
+def change_view(overview: Overview, change: Change) -> View | None:
+    """Return what to show under a cell that changed the variable; None for a change in order."""
+    process = overview.process
+    if process is None:
+        return None
+    if process.state == "frozen":
+        return _late_view(overview, process) if is_late(overview, process) else None
+    notes = (*meant_otherwise(overview, change.after), *_outside_notes(overview, process))
+    if not notes or process.state == "forked":
+        return None
+    shown = listed(device.index for device in overview.visible.devices)
+    means = f"physical {shown}" if shown else "no GPU"
+    now = f"{VISIBLE} is {_now(change.after)}: CUDA will show {means}."
+    return View(title=now, lines=notes)
+
+
+def export_view(overview: Overview) -> View:
+    """Return what to show under a ``!export`` of the variable."""
+    value = None if overview.process is None else overview.process.set_now
+    return View(
+        title=f"The ! line changed nothing here: {VISIBLE} is still {value_words(value)}.",
+        lines=(
+            "Such a line runs in a shell of its own, which has ended.",
+            f"To set it in this kernel:  %env {VISIBLE}=…",
+        ),
+    )
+
+
+def is_late(overview: Overview, process: KernelProcess) -> bool:
+    """Return whether the variable means other devices now than those in force."""
+    if process.in_force is None or process.set_now == process.launched_with:
+        return False
+    meant = [device.uuid for device in overview.visible.devices]
+    given = [row.uuid for row in process.in_force]
+    if None in given:  # a device that the inventory lacks: only the number can be compared
+        return len(meant) != len(given)
+    return meant != given
+
+
+def late_words(overview: Overview, process: KernelProcess) -> tuple[str, ...]:
+    """Return why the variable does not count, what is in force, and how to change devices."""
+    rows = process.in_force or ()
+    cause = cause_words(process.history.frozen or Frozen(None, "before"))
+    since = f"{cause} initialised CUDA, and since then {map_words(rows)}."
+    stale = stale_words(overview, process)
+    count = len(overview.visible.devices)
+    lease = "" if overview.lease is None else " (the lease stays)"
+    ways = f"To change devices: restart the kernel{lease} and set it first"
+    ways += f", or  %gpu use {count} --restart" if count else "."
+    return (since if stale is None else f"{since} {stale}", ways)
+
+
+def stale_words(overview: Overview, process: KernelProcess) -> str | None:
+    """Return a sentence where torch counts other devices than CUDA has, or None."""
+    if not any(one.module == "torch" for one in process.history.imports):
+        return None
+    remembered, given = process.torch_count, process.in_force
+    if given is None:
+        now = len(overview.visible.devices)
+        if remembered in (None, 0, now) or process.state != "open":
+            return None
+        return (
+            f"torch.cuda.device_count() says {remembered}, which it remembers: stale. "
+            f"CUDA will show {now}."
+        )
+    says = len(overview.visible.devices) if remembered is None else remembered
+    if says == len(given) or remembered == 0:  # a build without CUDA always counts none
+        return None
+    return f"torch.cuda.device_count() says {says}, which is stale; it is {len(given)}."
+
+
+def map_words(rows: tuple[InForce, ...]) -> str:
+    """Return ``"cuda:0 = physical 3, cuda:1 = physical 5"``."""
+    shown = (
+        f"cuda:{row.ordinal} = physical {'unknown' if row.index is None else row.index}"
+        for row in rows
+    )
+    return ", ".join(shown) or "it has no device"
+
+
+def meant_otherwise(overview: Overview, value: str | None) -> tuple[str, ...]:
+    """Return the sentences on a value that its writer likely meant otherwise."""
+    if value is None:
+        return ()
+    inventory = overview.inventory
+    notes = value_notes(value, read(value, inventory), inventory, None)
+    return tuple(note for note in notes if not note.startswith(ON_PURPOSE))
+
+
+def outside_lease(overview: Overview, rows: tuple[InForce, ...]) -> tuple[InForce, ...]:
+    """Return what is visible without being leased to the kernel; nothing where it has no lease."""
+    if overview.lease is None:
+        return ()
+    return tuple(row for row in rows if row.uuid not in overview.lease.record.uuids)
+
+
+def outside_note(overview: Overview, process: KernelProcess, outside: tuple[InForce, ...]) -> str:
+    """Say who has what is visible and not leased, and how to go back to what is."""
+    parts = []
+    for row in outside:
+        device = None if row.uuid is None else overview.inventory.find(row.uuid)
+        if device is None:
+            continue
+        words = standing_words(device, overview)
+        held = f"held by {words}" if standing(device, overview).leases else words
+        free = ", and may go to another kernel" if words == FREE else ""
+        parts.append(f"Physical {row.index} is outside this kernel's lease: {held}{free}.")
+    if process.in_force is not None or process.launched_with is None:
+        parts.append("Restart the kernel to go back.")
+    else:
+        value = value_words(process.launched_with)
+        parts.append(f"To go back, set {VISIBLE} to {value}.")
+    return " ".join(parts)
+
+
+def _outside_notes(overview: Overview, process: KernelProcess) -> tuple[str, ...]:
+    visible = overview.visible.devices
+    rows = tuple(InForce(device.ordinal, device.index, device.uuid) for device in visible)
+    outside = outside_lease(overview, rows)
+    return (outside_note(overview, process, outside),) if outside else ()
+
+
+def _late_view(overview: Overview, process: KernelProcess) -> View:
+    return View(title=late_title(process), lines=late_words(overview, process))
+
+
+def late_title(process: KernelProcess) -> str:
+    """Return the sentence that says that the variable does not count."""
+    return f"{VISIBLE} is {_now(process.set_now)}, but that changes nothing in this kernel:"
+
+
+def _now(value: str | None) -> str:
+    return "no longer set" if value is None else f"now {value_words(value)}"

@@ -1,0 +1,118 @@
+"""The hooks around every cell: cheap while nothing is wrong, and never in the person's way.
+
+IPython calls them for each cell that it runs, those that other cells run included. What there is to
+say is shown as the cell's own output, below what the cell and its traceback have shown.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from jupyter_gpu.core.variables import VISIBLE
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import (
+        ExecutionInfo,
+        ExecutionResult,
+        InteractiveShell,
+    )
+
+    from jupyter_gpu.cell_watch import CellEnd, CellWatch
+    from jupyter_gpu.core.overview import Overview
+
+_BEFORE, _AFTER = "pre_run_cell", "post_run_cell"
+# What a misspelt name of the variable has in common with it.
+_NAME_BEGINS = VISIBLE[:6]
+
+
+class CellHooks:
+    """The hooks of one shell.
+
+    Parameters
+    ----------
+    shell
+        Whose cells they are.
+    watch
+        Told of every cell.
+    read
+        Reads the machine, as the kernel that asks; called only when there is something to say.
+    """
+
+    def __init__(
+        self, shell: InteractiveShell, watch: CellWatch, read: Callable[[], Overview]
+    ) -> None:
+        self._shell, self._watch, self._read = shell, watch, read
+        self._running: list[ExecutionInfo] = []
+
+    def register(self) -> None:
+        """Ask IPython to call the hooks from the next cell on."""
+        self._shell.events.register(_BEFORE, self.pre_run_cell)
+        self._shell.events.register(_AFTER, self.post_run_cell)
+
+    def unregister(self) -> None:
+        """Ask IPython not to call them any more; calling it twice does nothing more."""
+        for event, hook in ((_BEFORE, self.pre_run_cell), (_AFTER, self.post_run_cell)):
+            if hook in self._shell.events.callbacks[event]:
+                self._shell.events.unregister(event, hook)
+        self._watch.close()
+
+    def pre_run_cell(self, info: ExecutionInfo) -> None:
+        """Note that a cell begins; IPython calls this."""
+        try:
+            number = self._shell.execution_count if info.store_history else None
+            self._watch.begin(number, info.raw_cell or "")
+            self._running.append(info)
+        except Exception as error:  # noqa: BLE001 - the person's cell runs whatever we do
+            self._give_up(error)
+
+    def post_run_cell(self, result: ExecutionResult | None) -> None:
+        """Note that it has ended, and say what there is to say; IPython calls this."""
+        try:
+            self._end(result)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._give_up(error)
+
+    def _end(self, result: ExecutionResult | None) -> None:
+        info = result.info if result is not None else (self._running or [None])[-1]
+        if not any(info is running for running in self._running):
+            return  # an empty cell, or the one that has loaded us: its beginning was not seen
+        while self._running:
+            ended = self._watch.end()
+            if self._running.pop() is info:
+                break
+        error = None if result is None else result.error_before_exec or result.error_in_exec
+        source = info.raw_cell or ""
+        if self._watch.failure is not None:
+            self._give_up(self._watch.failure)
+        elif error is not None or _NAME_BEGINS in source or _has_news(ended):
+            self._report(ended, source, error)
+
+    def _report(self, ended: CellEnd | None, source: str, error: BaseException | None) -> None:
+        if os.getpid() != self._watch.launch.pid:
+            return  # a forked child: its parent's notebook is not its own
+        from jupyter_gpu.cell_report import report  # noqa: PLC0415 - only with something to say
+
+        views = report(ended, source, error, self._read)
+        if views:
+            from IPython.display import display  # noqa: PLC0415 - only inside IPython
+
+            from jupyter_gpu.faces.shown import Shown  # noqa: PLC0415
+
+            for view in views:
+                display(Shown(view))
+
+    def _give_up(self, error: Exception) -> None:
+        self.unregister()
+        print(  # noqa: T201 - under the person's cell
+            "jupyter_gpu no longer watches this kernel's cells "
+            f"({type(error).__name__}: {error}).\n"
+            "Your own code is not affected.  %reload_ext jupyter_gpu  begins anew.",
+            file=sys.stderr,
+        )
+
+
+def _has_news(ended: CellEnd | None) -> bool:
+    return ended is not None and ended.change is not None
