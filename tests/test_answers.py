@@ -83,6 +83,7 @@ def test_who_lists_leases_and_numbers_those_who_wait():
         overview(leases=[lease("a", (0,))], waiters=(waiter("b", gpus=2), waiter("c")))
     )
     assert [row["indices"] for row in answer["leases"]] == [[0]]
+    assert answer["leases"][0]["memory_used_bytes"] == 0
     assert [row["position"] for row in answer["queue"]] == [1, 2]
     assert set(answer["queue"][0]) >= {"position", "user", "request", "since"}
     assert answer["queue"][0]["request"]["gpus"] == 2

@@ -7,15 +7,19 @@ import logging
 import os
 import types
 import weakref
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
 import jupyter_gpu
 from jupyter_gpu.adapters.place import find_place
 from jupyter_gpu.adapters.store import LeaseStore
-from jupyter_gpu.faces.following import follow, look_once
+from jupyter_gpu.faces import following
+from jupyter_gpu.faces.following import follow, idle_time, look_once
 
 pytestmark = pytest.mark.usefixtures("eight_gpus")
+NOW = datetime(2026, 12, 1, 12, 0, tzinfo=timezone.utc)
+ZONE = timezone(timedelta(hours=2))
 LOG = logging.getLogger("test_following")
 
 
@@ -73,6 +77,59 @@ async def test_without_a_session_the_record_stays_as_it_is(lease, tmp_path):
     before = recorded()
     await look_once(Kernel(lease, tmp_path, Sessions()))
     assert recorded() == before
+
+
+async def test_an_idle_kernel_is_noted_and_one_that_works_again_is_not(
+    lease, tmp_path, monkeypatch
+):
+    kernel = Kernel(lease, tmp_path, Sessions("a.ipynb"))
+    now = datetime.now(timezone.utc)
+    kernel.parent.execution_state, kernel.parent.last_activity = "idle", now
+    await look_once(kernel)
+    assert lease.record.owner.idle_since is None, "an idle minute has to pass"
+    monkeypatch.setattr(following, "IDLE_AFTER_SECONDS", 0)
+    await look_once(kernel)
+    assert lease.record.owner.idle_since == now.isoformat(timespec="seconds")
+    kernel.parent.execution_state = "busy"
+    await look_once(kernel)
+    assert lease.record.owner.idle_since is None
+
+
+async def test_a_kernel_that_stays_idle_is_written_once(lease, tmp_path, lease_directory):
+    kernel = Kernel(lease, tmp_path, Sessions("a.ipynb"))
+    kernel.parent.execution_state = "idle"
+    kernel.parent.last_activity = NOW - timedelta(hours=3)
+    await look_once(kernel)
+    (path,) = (lease_directory / "records").glob(f"{lease.id}.json")
+    written = path.stat().st_ino
+    for _ in range(3):
+        await look_once(kernel)
+    assert path.stat().st_ino == written, "every write is a new file"
+
+
+@pytest.mark.parametrize(
+    ("state", "last", "idle"),
+    [
+        ("idle", NOW - timedelta(seconds=60), "2026-12-01T11:59:00+00:00"),
+        ("idle", NOW - timedelta(hours=3), "2026-12-01T09:00:00+00:00"),
+        ("idle", (NOW - timedelta(hours=3)).astimezone(ZONE), "2026-12-01T09:00:00+00:00"),
+        ("idle", NOW - timedelta(seconds=59.9), None),
+        ("idle", NOW + timedelta(hours=1), None),
+        ("idle", (NOW - timedelta(hours=3)).replace(tzinfo=None), None),
+        ("idle", None, None),
+        ("busy", NOW - timedelta(hours=3), None),
+        ("starting", NOW - timedelta(hours=3), None),
+        ("dead", NOW - timedelta(hours=3), None),
+        (None, NOW - timedelta(hours=3), None),
+    ],
+)
+def test_idle_is_a_kernel_that_has_done_nothing_for_a_minute(state, last, idle):
+    manager = types.SimpleNamespace(execution_state=state, last_activity=last)
+    assert idle_time(manager, NOW, following.IDLE_AFTER_SECONDS) == idle
+
+
+def test_a_kernel_that_no_server_watches_has_no_idle_time():
+    assert idle_time(object(), NOW, 0) is None
 
 
 async def test_a_record_that_cannot_be_written_is_a_warning(

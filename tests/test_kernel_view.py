@@ -189,6 +189,9 @@ def test_others_are_named_with_what_they_hold():
     assert others_words(seen) == (
         "Others: 0 bob (expb.ipynb, draining) · 2 eve (expc.ipynb) · 4 out of use"
     )
+    idle = Owner("kernel", notebook="/a/exp7.ipynb", idle_since="2026-12-01T09:00:00+00:00")
+    seen = overview(leases=[lease("b", (0,), "alice", idle)], process=kernel())
+    assert others_words(seen, NOW).startswith("Devices: 0 alice (exp7.ipynb, idle 3 h) · 1, 2")
     assert others_words(overview(process=kernel())) == "Devices: 0, 1, 2, 3 free"
 
 

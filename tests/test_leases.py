@@ -29,6 +29,7 @@ RECORD = Record(
         command="python -m ipykernel",
         processes=(ProcessRef(42, 1000, 4026531836), ProcessRef(43)),
         keeper=ProcessRef(7, 900, 4026531836),
+        idle_since="2026-12-01T10:00:00+00:00",
     ),
     since="2026-12-01T09:12:00+00:00",
     request=Request(gpus=2, model="H200", min_free_memory_bytes=2**30),
@@ -53,7 +54,7 @@ NEARLY = st.fixed_dictionaries(
     optional=dict.fromkeys(
         (
             *("kernel_id", "notebook", "command", "since", "request", "uuids", "indices"),
-            *("ancestors", "ticket", "could_use", "because", "processes", "keeper"),
+            *("ancestors", "ticket", "could_use", "because", "processes", "keeper", "idle_since"),
         ),
         JSON,
     ),
@@ -201,9 +202,38 @@ def test_a_lease_answers_in_the_shape_of_the_interface():
         "pids": [42],
         "since": "2026-12-01T09:12:00+00:00",
         "state": "draining",
+        "idle_since": None,
         "because": ["model H200"],
         "note": "kept by process 42 (python)",
     }
+
+
+def test_an_active_lease_of_an_idle_kernel_is_idle_and_a_draining_one_is_draining():
+    assert Lease(RECORD, "ada", "active").state == "idle"
+    assert Lease(RECORD, "ada", "draining").state == "draining"
+    assert Lease(RECORD, "ada", "active").as_json()["idle_since"] == RECORD.owner.idle_since
+    assert Lease(read(idle_since=None), "ada", "active").state == "active"
+
+
+@pytest.mark.parametrize(
+    ("written", "read_as"),
+    [
+        ("2026-12-01T10:00:00+00:00", "2026-12-01T10:00:00+00:00"),
+        ("2026-12-01T12:00:00.123456+02:00", "2026-12-01T10:00:00+00:00"),
+        ("2026-12-01T10:00:00", None),
+        ("0001-01-01T00:00:00+14:00", None),
+        ("2026-13-01T10:00:00+00:00", None),
+        ("yesterday", None),
+        ("", None),
+        ("2" * 100, None),
+        (1764583200, None),
+        (True, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_of_a_time_only_what_is_one_is_read(written, read_as):
+    assert read(idle_since=written).owner.idle_since == read_as
 
 
 def test_an_unknown_time_is_null():

@@ -1,4 +1,4 @@
-from support_cli import NOW, device, inventory, lease, overview, uuid, waiter
+from support_cli import GIB, NOW, device, inventory, lease, overview, using, uuid, waiter
 
 from jupyter_gpu.core.devices import Inventory
 from jupyter_gpu.core.leases import Owner
@@ -90,6 +90,34 @@ def test_who_tells_who_waits_in_their_order():
     assert "1  carol  fit.ipynb        yesterday 18:40  2 GPUs of model H200" in text
     assert "2  carol  python train.py  yesterday 18:40" in text
     assert "has stopped looking" in text
+
+
+def test_who_and_status_tell_how_long_a_holder_is_idle_and_the_memory_on_its_devices():
+    idle = Owner("kernel", notebook="/a/exp7.ipynb", idle_since="2026-12-01T09:00:00+00:00")
+    machine = inventory(
+        device(0, memory_used_bytes=60 * GIB),
+        device(1, memory_used_bytes=2 * GIB),
+        device(2, memory_used_bytes=None),
+        device(3, processes=using(99), memory_used_bytes=GIB),
+    )
+    leases = [lease("a", (0, 1), "alice", idle), lease("b", (2,), "bob")]
+    text = who(machine, leases, seen=[(99, "carol", "python x.py")])
+    assert "  0, 1  alice  exp7.ipynb  10:42  62.0 GiB  idle 3 h; pid 4711" in text
+    assert "  2     bob    expb.ipynb  10:42            pid 4711" in text
+    assert "Not leased: 3 used without a lease by carol: 99 python x.py" in text
+    assert "alice (exp7.ipynb, idle 3 h) since 10:42" in status(machine, leases)
+
+
+def test_who_keeps_to_its_width_whatever_the_names():
+    idle = Owner("kernel", notebook=f"/x/{'n' * 90}.ipynb", idle_since="2026-11-01T09:00:00+00:00")
+    machine = inventory(*(device(index, memory_used_bytes=140 * GIB) for index in range(16)))
+    mine = lease(
+        "a", range(16), "a-user-of-thirty-two-characters0", idle, pids=(4194301,) * 4, note="x " * 50
+    )
+    text = who(machine, [mine], waiters=(waiter("b", "b" * 32, owner=idle, gpus=16),))
+    assert "  0–15  a-user-of-thirt…" in text
+    assert "idle 30 days" in text
+    assert all(len(line) <= 80 for line in text.split("\n"))
 
 
 def test_many_pids_are_cut_short():

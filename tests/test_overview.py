@@ -1,6 +1,6 @@
 import os
 
-from support_cli import kernel, lease, overview
+from support_cli import device, inventory, kernel, lease, overview
 
 import jupyter_gpu
 from jupyter_gpu.adapters.machine import find_machine
@@ -16,6 +16,17 @@ def test_it_has_the_machine_what_is_visible_and_the_leases(eight_gpus, monkeypat
     assert [device.index for device in seen.visible.devices] == [2, 0]
     assert [one.record.id for one in seen.holdings.leases] == [held.id]
     assert seen.leasing.exclusive
+
+
+def test_the_memory_on_a_leases_devices_is_what_is_known_of_it():
+    machine = inventory(
+        device(0, memory_used_bytes=3), device(1, memory_used_bytes=4), device(2, memory_used_bytes=None)
+    )
+    seen = overview(machine)
+    assert seen.memory_used_on(lease("a", (0, 1))) == 7
+    assert seen.memory_used_on(lease("a", (1, 2))) == 4
+    assert seen.memory_used_on(lease("a", (2,))) is None
+    assert seen.memory_used_on(lease("a", (9,))) is None
 
 
 def test_nobody_has_leased_anything_where_no_lease_directory_exists(eight_gpus, lease_directory):

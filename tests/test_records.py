@@ -57,6 +57,13 @@ def test_what_was_written_is_read(records):
     assert found.uid == os.getuid()
 
 
+def test_a_time_that_has_not_come_yet_is_not_believed(records):
+    records.write(record(idle_since="2001-01-01T00:00:00+00:00"))
+    assert records.read(A).record.owner.idle_since == "2001-01-01T00:00:00+00:00"
+    records.write(record(idle_since="2999-01-01T00:00:00+00:00", command="python"))
+    assert records.read(A).record == record(command="python")
+
+
 def test_a_record_that_is_not_there_is_none(records):
     assert records.read(A) is None
 

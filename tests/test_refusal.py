@@ -12,6 +12,7 @@ from jupyter_gpu.core.policy import Candidate
 from jupyter_gpu.core.refusal import (
     Reader,
     holder_in_words,
+    idle_in_words,
     refusal,
     short_holder,
     short_lines,
@@ -73,6 +74,37 @@ def test_a_holder_is_its_notebook_or_its_command_or_its_kernel(owner, words, sho
 )
 def test_a_time_is_said_as_a_person_says_it(since, words):
     assert since_in_words(since, NOW) == words
+
+
+@pytest.mark.parametrize(
+    ("ago", "words"),
+    [
+        (timedelta(seconds=60), "idle 1 min"),
+        (timedelta(minutes=12, seconds=59), "idle 12 min"),
+        (timedelta(minutes=59, seconds=59), "idle 59 min"),
+        (timedelta(hours=1), "idle 1 h"),
+        (timedelta(hours=3, minutes=59), "idle 3 h"),
+        (timedelta(hours=23, minutes=59), "idle 23 h"),
+        (timedelta(hours=24), "idle 1 day"),
+        (timedelta(days=2, hours=5), "idle 2 days"),
+        (timedelta(days=400), "idle 400 days"),
+        (timedelta(0), "idle 1 min"),
+        (timedelta(seconds=-5), "idle 1 min"),
+    ],
+)
+def test_an_idle_time_is_said_as_a_person_says_it(ago, words):
+    assert idle_in_words((NOW - ago).isoformat(), NOW) == words
+    assert idle_in_words(None, NOW) == ""
+
+
+def test_a_refusal_says_that_a_holder_is_idle():
+    idle = (NOW - timedelta(hours=2)).isoformat()
+    holdings = Holdings((lease(0, notebook="/a/b.ipynb", idle_since=idle),))
+    message = refusal(Request(), candidates("leased"), holdings, BEN)
+    assert "  0  ada  /a/b.ipynb  since 09:12, idle 2 h\n" in message
+    draining = lease(0, state="draining", notebook="/a/b.ipynb", idle_since=idle)
+    message = refusal(Request(), candidates("leased"), Holdings((draining,)), BEN)
+    assert "idle" not in message
 
 
 @given(st.text() | st.datetimes().map(datetime.isoformat))

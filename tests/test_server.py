@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from datetime import datetime, timezone
 
 import pytest
 
@@ -84,6 +85,17 @@ async def test_without_a_request_the_path_tells_which_kernel_is_changed(tmp_path
     assert await server.kernel_being_changed(there, named) == "other"
     stale = {"JPY_SESSION_NAME": str(tmp_path / "a.ipynb")}
     assert await server.kernel_being_changed(there, stale) is None
+
+
+def test_only_an_idle_kernel_has_a_time_of_last_use():
+    moment = datetime(2026, 12, 1, tzinfo=timezone.utc)
+    idle = types.SimpleNamespace(execution_state="idle", last_activity=moment)
+    assert server.last_used(idle) == moment
+    idle.execution_state = "busy"
+    assert server.last_used(idle) is None
+    assert server.last_used(ALONE) is None
+    odd = types.SimpleNamespace(execution_state="idle", last_activity="yesterday")
+    assert server.last_used(odd) is None
 
 
 def test_a_failed_start_is_forgotten(tmp_path):

@@ -1,5 +1,5 @@
 import pytest
-from support_cli import GIB, device, inventory, kernel, lease, overview, using, uuid
+from support_cli import GIB, NOW, device, inventory, kernel, lease, overview, using, uuid
 
 from jupyter_gpu.core.leases import Owner
 from jupyter_gpu.core.overview import Leasing
@@ -61,6 +61,17 @@ def test_a_holder_is_named_shortly():
     )
     long = lease("a", (0,), owner=Owner("command", command="python " + "x" * 500))
     assert len(holder_words(long)) < 60
+
+
+def test_for_how_long_a_holder_is_idle_is_told_where_the_present_is_known():
+    owner = Owner("kernel", notebook="/a/exp7.ipynb", idle_since="2026-12-01T09:00:00+00:00")
+    idle = lease("a", (0,), "alice", owner)
+    assert holder_words(idle, NOW) == "alice (exp7.ipynb, idle 3 h)"
+    assert holder_words(idle) == "alice (exp7.ipynb)"
+    seen = overview(leases=[idle])
+    assert standing_words(seen.inventory.devices[0], seen, NOW) == "alice (exp7.ipynb, idle 3 h)"
+    draining = lease("a", (0,), "alice", owner, state="draining")
+    assert holder_words(draining, NOW) == "alice (exp7.ipynb, draining)"
 
 
 def test_whoever_waits_is_named_like_a_holder():

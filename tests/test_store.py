@@ -226,6 +226,14 @@ def test_a_lease_that_a_living_server_would_restart_is_active(store, leased):
     assert store.holdings(KNOWN).leases[0].state == "active"
 
 
+def test_a_kernel_is_idle_only_as_long_as_its_server_can_tell(store, leased):
+    leased("g0", keeper=myself(), idle_since="2001-01-01T00:00:00+00:00")
+    leased("g1", keeper=gone(), idle_since="2001-01-01T00:00:00+00:00")
+    leased("g2", idle_since="2001-01-01T00:00:00+00:00")
+    states = [lease.state for lease in store.holdings(KNOWN).leases]
+    assert states == ["idle", "active", "active"]
+
+
 def test_processes_of_another_pid_namespace_are_believed(store, leased):
     leased("g0", processes=(ProcessRef(5, 1, 17),))
     (lease,) = store.holdings(KNOWN).leases

@@ -9,6 +9,7 @@ from jupyter_gpu.core.view import (
     machine_words,
     memory_words,
     model_words,
+    spans,
     value_words,
 )
 
@@ -48,6 +49,21 @@ def test_a_value_is_quoted_shortened_and_safe():
     assert value_words("") == '""'
     assert value_words("\x1b[2J") == '"?[2J"'
     assert len(value_words("0," * 500)) < 70
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ((), ""),
+        ((3,), "3"),
+        ((0, 1, 2), "0, 1, 2"),
+        ((0, 1, 2, 3), "0–3"),
+        ((7, 0, 1, 2, 3, 4, 9, 8), "7, 0–4, 9, 8"),
+        ((3, 2, 1, 0), "3, 2, 1, 0"),
+    ],
+)
+def test_many_indices_in_a_row_are_a_span(numbers, words):
+    assert spans(numbers) == words
 
 
 def test_problems_are_said_once_and_name_their_gpu():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
 import re
 import stat
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 from jupyter_gpu.adapters.place import RECORDS_NAME, Place
@@ -57,7 +59,7 @@ class RecordDirectory:
             record = Record.from_json(text, lease_id)
         except (ValueError, RecursionError):
             return None
-        return FoundRecord(record, status.st_uid, status.st_mtime)
+        return FoundRecord(_without_future(record), status.st_uid, status.st_mtime)
 
     def _read(self, name: str) -> tuple[str, os.stat_result] | None:
         if self._fd is None:
@@ -176,6 +178,14 @@ class RecordDirectory:
             for notebook, uuids in (data.items() if isinstance(data, dict) else ())
             if isinstance(uuids, list)
         }
+
+
+def _without_future(record: Record) -> Record:
+    """Return the record without a time that has not come yet."""
+    idle_since = record.owner.idle_since
+    if idle_since is None or datetime.fromisoformat(idle_since) <= datetime.now(timezone.utc):
+        return record
+    return dataclasses.replace(record, owner=dataclasses.replace(record.owner, idle_since=None))
 
 
 def records_path(place: Place) -> Path:

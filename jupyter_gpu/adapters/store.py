@@ -34,6 +34,7 @@ from jupyter_gpu.core.layout import (
     ticket_byte,
 )
 from jupyter_gpu.core.leases import Holdings, Lease, Owner, ProcessRef, Record, Waiter
+from jupyter_gpu.core.rivals import NOT_HELD, with_conflicts
 
 if TYPE_CHECKING:
     from jupyter_gpu.adapters.claim import Claim
@@ -190,7 +191,7 @@ class LeaseStore:
         waiters.sort(key=lambda waiter: waiter.record.ticket or 0)
         claimed = {uuid for lease in leases for uuid in lease.record.uuids}
         unclaimed = tuple(u for u in known_uuids if u not in claimed and not self.is_free((), u))
-        return Holdings(_with_conflicts(tuple(leases)), tuple(waiters), unclaimed)
+        return Holdings(with_conflicts(tuple(leases)), tuple(waiters), unclaimed)
 
     def _waiter(
         self, found: FoundRecord, user: str, is_alive: Callable[[ProcessRef], bool | None]
@@ -212,7 +213,7 @@ class LeaseStore:
         record = found.record
         parent = record.ancestors[-1] if record.ancestors else None
         if not all(self._locked(device_range(parent, uuid)) for uuid in record.uuids):
-            return Lease(record, user, "active", (), _NOT_HELD)
+            return Lease(record, user, "active", (), NOT_HELD)
         owner = record.owner
         workers = tuple(worker.pid for worker in owner.workers if is_alive(worker))
         if workers:
@@ -221,7 +222,8 @@ class LeaseStore:
         alive = tuple((process, is_alive(process)) for process in known)
         if not alive or any(lives for _, lives in alive):
             pids = tuple(p.pid for p, lives in alive if lives and p is not owner.keeper)
-            return Lease(record, user, "active", pids)
+            watched = any(lives is not False for p, lives in alive if p is owner.keeper)
+            return Lease(record if watched else _unwatched(record), user, "active", pids)
         if any(lives is None for _, lives in alive):
             return self._elsewhere(found, user)
         return self._draining(found, user)
@@ -367,33 +369,6 @@ def _named(pids: tuple[int, ...]) -> str:
     return ", ".join(names) + more
 
 
-def _with_conflicts(leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
-    """Mark leases that claim a device which another claims too, at the same level.
-
-    A claim that is known to be false casts no doubt on others.
-    """
-    holders: dict[tuple[tuple[str, ...], str], list[Lease]] = {}
-    for lease in leases:
-        for uuid in lease.record.uuids if lease.note != _NOT_HELD else ():
-            holders.setdefault((lease.record.ancestors, uuid), []).append(lease)
-    doubtful: set[str] = set()
-    for rivals in holders.values():
-        # What workers have kept may stand on a description that the next kernel has by now.
-        own = [lease for lease in rivals if not lease.record.owner.workers]
-        if len({lease.user for lease in rivals}) > 1 or len({_hand(lease) for lease in own}) > 1:
-            doubtful.update(lease.record.id for lease in rivals)
-    return tuple(
-        Lease(lease.record, lease.user, lease.state, lease.pids, _CONFLICT)
-        if lease.record.id in doubtful and lease.note is None
-        else lease
-        for lease in leases
-    )
-
-
-_NOT_HELD = "this record claims a device it does not hold"
-_CONFLICT = "another lease claims the same device; both cannot be true"
-
-
-def _hand(lease: Lease) -> tuple[str | None, ProcessRef | str]:
-    # A kernel change hands devices over inside one server: for a moment both records are true.
-    return lease.user, lease.record.owner.keeper or lease.record.id
+def _unwatched(record: Record) -> Record:
+    # When the server is gone nobody tells any more whether the kernel is idle.
+    return dataclasses.replace(record, owner=dataclasses.replace(record.owner, idle_since=None))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Literal
 
 from jupyter_gpu.core.errors import RequestError
@@ -23,6 +24,7 @@ KINDS: tuple[LeaseKind, ...] = ("kernel", "command", "api")
 RECORD_SIZE_LIMIT = 64 * 1024
 _TEXT_LIMIT = 1024
 _ITEMS_LIMIT = 1024
+_TIME_LIMIT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Owner:
 
     ``processes`` are the ones that use the devices; ``keeper`` is the server that would restart
     them and holds the lease meanwhile; ``workers`` are what is left of them when all else is gone.
+    ``idle_since`` is the time (ISO 8601, UTC) since which a kernel has run nothing, None while it
+    works or where no server watches it.
     """
 
     kind: LeaseKind
@@ -53,6 +57,7 @@ class Owner:
     processes: tuple[ProcessRef, ...] = ()
     keeper: ProcessRef | None = None
     workers: tuple[ProcessRef, ...] = ()
+    idle_since: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ class Record:
                 "processes": [_process_to_json(process) for process in owner.processes],
                 "keeper": None if owner.keeper is None else _process_to_json(owner.keeper),
                 "workers": [_process_to_json(process) for process in owner.workers],
+                "idle_since": owner.idle_since,
                 "since": self.since,
                 "request": self.request.as_options(),
                 "uuids": list(self.uuids),
@@ -127,6 +133,7 @@ class Record:
                 processes=_processes(data.get("processes")),
                 keeper=_process(data.get("keeper")),
                 workers=_processes(data.get("workers")),
+                idle_since=_time(data.get("idle_since")),
             ),
             since=_text(data.get("since")) or "",
             request=_request(data.get("request")),
@@ -145,6 +152,7 @@ class Lease:
 
     ``user`` is the owner of the record's file, never what the record says. ``note`` is a sentence
     about a claim that cannot be true, a record that is missing, or processes that keep it alive.
+    An active lease whose record says that its kernel runs nothing is idle.
     """
 
     record: Record
@@ -152,6 +160,10 @@ class Lease:
     state: State
     pids: tuple[int, ...] = ()
     note: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.state == "active" and self.record.owner.idle_since is not None:
+            object.__setattr__(self, "state", "idle")
 
     def as_json(self) -> dict[str, object]:
         """Return the Lease of interface.md."""
@@ -169,6 +181,7 @@ class Lease:
             "pids": list(self.pids),
             "since": record.since or None,
             "state": self.state,
+            "idle_since": record.owner.idle_since if self.state == "idle" else None,
             "because": list(record.because),
             "note": self.note,
         }
@@ -229,6 +242,19 @@ def _texts(value: object) -> tuple[str, ...]:
 
 def _items(value: object) -> list[object]:
     return value[:_ITEMS_LIMIT] if isinstance(value, list) else []
+
+
+def _time(value: object) -> str | None:
+    """Return a moment in UTC; None for what is none, or one of an unknown time zone."""
+    if not isinstance(value, str) or len(value) > _TIME_LIMIT:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+        if moment.tzinfo is None:
+            return None
+        return moment.astimezone(timezone.utc).isoformat(timespec="seconds")
+    except (ValueError, OverflowError):
+        return None
 
 
 def _integer(value: object) -> int | None:

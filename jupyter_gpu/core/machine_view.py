@@ -8,8 +8,8 @@ from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.leases import Lease, Waiter
 from jupyter_gpu.core.overview import Leasing, Overview
 from jupyter_gpu.core.policy import USUAL_REASON
-from jupyter_gpu.core.quantities import in_words
-from jupyter_gpu.core.refusal import since_in_words
+from jupyter_gpu.core.quantities import in_gib, in_words
+from jupyter_gpu.core.refusal import idle_in_words, since_in_words
 from jupyter_gpu.core.standing import (
     FREE,
     Standing,
@@ -28,6 +28,7 @@ from jupyter_gpu.core.view import (
     machine_words,
     memory_words,
     model_words,
+    spans,
     value_words,
 )
 from jupyter_gpu.core.visibility import Visible
@@ -44,7 +45,8 @@ _LEASES = (
     Column("User"),
     Column("Holder", shrinks=True),
     Column("Since"),
-    Column("More"),
+    Column("Memory", right=True),
+    Column("State"),
 )
 _QUEUE = (
     Column("Place"),
@@ -54,6 +56,7 @@ _QUEUE = (
     Column("Asks for"),
 )
 _MAP = (Column("Visible = physical"), Column("Model", shrinks=True), Column("UUID"))
+_USER_LENGTH = 16
 _CUINIT = {100: "100 (no device)", 101: "101 (invalid device: the same one twice)"}
 
 
@@ -85,7 +88,8 @@ def who_view(overview: Overview, now: datetime) -> View:
     leases, waiters = overview.holdings.leases, overview.holdings.waiters
     tables = []
     if leases:
-        tables.append(Table("Leases", _LEASES, tuple(_lease_row(lease, now) for lease in leases)))
+        rows = tuple(_lease_row(lease, overview, now) for lease in leases)
+        tables.append(Table("Leases", _LEASES, rows))
     if waiters:
         rows = tuple(_waiter_row(place, waiter, now) for place, waiter in enumerate(waiters, 1))
         tables.append(Table("Waiting", _QUEUE, rows))
@@ -147,7 +151,7 @@ def _held_by(found: Standing, now: datetime) -> str:
     if not found.leases:
         return found.words
     return "; ".join(
-        f"{holder_words(lease)} since {since_in_words(lease.record.since, now)}"
+        f"{holder_words(lease, now)} since {since_in_words(lease.record.since, now)}"
         for lease in found.leases
     )
 
@@ -160,12 +164,14 @@ def _visible_line(visible: Visible, inventory: Inventory) -> str:
     return f"CUDA_VISIBLE_DEVICES is {value} here: {shown or 'no GPU is visible'}."
 
 
-def _lease_row(lease: Lease, now: datetime) -> tuple[str, ...]:
-    record = lease.record
+def _lease_row(lease: Lease, overview: Overview, now: datetime) -> tuple[str, ...]:
+    record, used = lease.record, overview.memory_used_on(lease)
     more = []
+    if lease.state == "idle":
+        more.append(idle_in_words(record.owner.idle_since, now))
     if lease.pids:
         more.append(f"pid {listed(lease.pids[:3])}{', …' if len(lease.pids) > 3 else ''}")  # noqa: PLR2004 - a few are enough
-    if lease.state != "active":
+    if lease.state == "draining":
         more.append(lease.state)
     if lease.note is not None:
         more.append(lease.note)
@@ -174,12 +180,18 @@ def _lease_row(lease: Lease, now: datetime) -> tuple[str, ...]:
     if record.because not in ((), (USUAL_REASON,)):
         more.append(f"chosen: {', '.join(record.because)}")
     return (
-        listed(record.indices),
-        lease.user or "unknown user",
+        spans(record.indices),
+        _shown_user(lease.user),
         holder_name(lease),
         since_in_words(record.since, now),
+        "" if used is None else f"{in_gib(used)} GiB",
         "; ".join(more),
     )
+
+
+def _shown_user(user: str | None) -> str:
+    name = user or "unknown user"
+    return name if len(name) <= _USER_LENGTH else f"{name[: _USER_LENGTH - 1]}…"
 
 
 def _waiter_row(place: int, waiter: Waiter, now: datetime) -> tuple[str, ...]:
@@ -187,7 +199,7 @@ def _waiter_row(place: int, waiter: Waiter, now: datetime) -> tuple[str, ...]:
     asks = record.request.in_words()
     return (
         str(place),
-        waiter.user or "unknown user",
+        _shown_user(waiter.user),
         owner_name(record.owner),
         since_in_words(record.since, now),
         f"{asks} (has stopped looking)" if waiter.stalled else asks,

@@ -57,6 +57,13 @@ class Overview:
         wanted = None if self.process is None else self.process.lease_id
         return next((lease for lease in self.holdings.leases if lease.record.id == wanted), None)
 
+    def memory_used_on(self, lease: Lease) -> int | None:
+        """Return the bytes in use on a lease's devices, whoever uses them; None if unknown."""
+        devices = map(self.inventory.find, lease.record.uuids)
+        used = [device.memory_used_bytes for device in devices if device is not None]
+        known = [number_bytes for number_bytes in used if number_bytes is not None]
+        return sum(known) if known else None
+
     @property
     def known(self) -> Mapping[int, SeenProcess]:
         """The processes that exist here, by pid."""

@@ -17,6 +17,8 @@ from jupyter_gpu.core.policy import Candidate, count_wanted, eligible
 from jupyter_gpu.core.quantities import in_words
 from jupyter_gpu.core.request import Request
 
+_HOUR, _DAY = 60, 24 * 60  # in minutes
+
 
 def holder_in_words(owner: Owner) -> str:
     """Return what holds a lease: the notebook's path, the command, or the kernel."""
@@ -46,6 +48,18 @@ def since_in_words(since: str, now: datetime) -> str:
     if then.date() == now.date() - timedelta(days=1):
         return f"yesterday {then:%H:%M}"
     return f"{then:%Y-%m-%d %H:%M}"
+
+
+def idle_in_words(idle_since: str | None, now: datetime) -> str:
+    """Return ``"idle 12 min"``, ``"idle 3 h"``, ``"idle 2 days"``; empty for what is not idle."""
+    if idle_since is None:
+        return ""
+    minutes = int((now - datetime.fromisoformat(idle_since)).total_seconds() // 60)
+    if minutes < _HOUR:
+        return f"idle {max(minutes, 1)} min"
+    if minutes < _DAY:
+        return f"idle {minutes // _HOUR} h"
+    return f"idle {in_words(minutes // _DAY, 'day')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,4 +164,6 @@ def _lease_line(lease: Lease, now: datetime) -> str:
     words += f"  since {since_in_words(record.since, now)}"
     if lease.state == "draining":
         words += ", draining"
+    elif lease.state == "idle":
+        words += f", {idle_in_words(record.owner.idle_since, now)}"
     return f"{words} ({lease.note})" if lease.note else words

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from jupyter_gpu.core.card import obstacle
 from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.leases import Lease, Owner
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.policy import leasable
-from jupyter_gpu.core.refusal import short_holder
+from jupyter_gpu.core.refusal import idle_in_words, short_holder
 
 HOLDER_LENGTH = 40
 FREE = "free"
@@ -51,16 +52,23 @@ def innermost(leases: Iterable[Lease]) -> tuple[Lease, ...]:
     return tuple(lease for lease in found if lease.record.id not in outer)
 
 
-def holder_words(lease: Lease) -> str:
-    """Return who holds a lease: ``"alice (exp7.ipynb)"``, with what is odd about it."""
-    words = f"{lease.user or 'unknown user'} ({holder_name(lease)}"
-    return f"{words}, {lease.state})" if lease.state != "active" else f"{words})"
+def holder_words(lease: Lease, now: datetime | None = None) -> str:
+    """Return who holds a lease: ``"alice (exp7.ipynb)"``, with what is odd about it.
+
+    With the present, for how long its kernel has been idle is told too.
+    """
+    parts = [holder_name(lease)]
+    if lease.state == "draining":
+        parts.append("draining")
+    elif lease.state == "idle" and now is not None:
+        parts.append(idle_in_words(lease.record.owner.idle_since, now))
+    return f"{lease.user or 'unknown user'} ({', '.join(parts)})"
 
 
-def standing_words(device: Device, overview: Overview) -> str:
+def standing_words(device: Device, overview: Overview, now: datetime | None = None) -> str:
     """Return who has a device, or how it stands where nobody has it."""
     found = standing(device, overview)
-    return " and ".join(map(holder_words, found.leases)) or found.words
+    return " and ".join(holder_words(lease, now) for lease in found.leases) or found.words
 
 
 def holder_name(lease: Lease) -> str:

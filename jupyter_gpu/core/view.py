@@ -12,6 +12,7 @@ from jupyter_gpu.core.overview import Leasing
 from jupyter_gpu.core.quantities import in_gib
 
 VALUE_LENGTH = 60
+_LEAST_SPAN = 4
 _VENDOR = re.compile(r"\b(NVIDIA|Tesla|GeForce|Quadro)\s+")
 
 
@@ -94,6 +95,19 @@ def value_words(value: str | None) -> str:
 def listed(numbers: Iterable[int]) -> str:
     """Return indices as ``"0, 1"``."""
     return ", ".join(map(str, numbers))
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Return indices in their order, four and more in a row as ``"0–7"``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(
+        f"{run[0]}–{run[-1]}" if len(run) >= _LEAST_SPAN else listed(run) for run in runs
+    )
 
 
 def machine_notes(inventory: Inventory, leasing: Leasing) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Follows a kernel from its server: what its lease's record says is kept true.
 
-People rename notebooks under a running kernel, and change kernels. The provisioner of a kernel
-under a server with sessions begins this at every start of its restarter; it ends with the lease.
+People rename notebooks under a running kernel, leave kernels idle, and change them. The
+provisioner of a kernel under a server with sessions begins this; it ends with the lease.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from jupyter_gpu.core.errors import StoreError
@@ -17,6 +18,8 @@ from jupyter_gpu.faces import server
 from jupyter_gpu.lease import HeldLease
 
 EVERY_SECONDS = 1.0
+# Who works in a notebook pauses for less, so that hardly anything is ever written.
+IDLE_AFTER_SECONDS = 60.0
 
 
 class FollowedKernel(Protocol):
@@ -56,9 +59,14 @@ async def look_once(kernel: FollowedKernel) -> None:
         await asyncio.to_thread(lease.settle)
     session = await server.session_of(kernel.parent, kernel.kernel_id)
     notebook = server.notebook_of(kernel.parent, session)
-    if lease is not None and notebook is not None:
+    idle_since = idle_time(kernel.parent, datetime.now(timezone.utc), IDLE_AFTER_SECONDS)
+    if lease is not None:
         try:
-            lease.describe(lambda owner: dataclasses.replace(owner, notebook=notebook))
+            lease.describe(
+                lambda owner: dataclasses.replace(
+                    owner, notebook=notebook or owner.notebook, idle_since=idle_since
+                )
+            )
         except StoreError as error:
             kernel.log.warning("GPU: %s", error)
     if session is None and kernel.was_handed_in_vain():
@@ -69,3 +77,11 @@ async def look_once(kernel: FollowedKernel) -> None:
             kernel.kernel_id,
         )
         await server.kernels_of(kernel.parent).shutdown_kernel(kernel.kernel_id, now=True)
+
+
+def idle_time(kernel_manager: object, now: datetime, after_seconds: float) -> str | None:
+    """Return since when a kernel has been idle, in ISO 8601; None where not yet for that long."""
+    last = server.last_used(kernel_manager)
+    if last is None or (now - last).total_seconds() < after_seconds:
+        return None
+    return last.astimezone(timezone.utc).isoformat(timespec="seconds")

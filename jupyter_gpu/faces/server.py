@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable
+from datetime import datetime
 from typing import Any, Protocol, cast
 
 SESSION_NAME = "JPY_SESSION_NAME"
@@ -68,6 +69,17 @@ def notebook_of(kernel_manager: object, session: dict[str, Any] | None) -> str |
     if session is None or session.get("type") != "notebook":
         return None
     return _on_disk(kernel_manager, str(session["path"]))
+
+
+def last_used(kernel_manager: object) -> datetime | None:
+    """Return when a kernel that is idle now last did anything; None while it works, or unknown.
+
+    The server's manager of kernels notes both on each kernel's own manager.
+    """
+    moment = getattr(kernel_manager, "last_activity", None)
+    if getattr(kernel_manager, "execution_state", None) != "idle":
+        return None
+    return moment if isinstance(moment, datetime) and moment.tzinfo is not None else None
 
 
 async def kernel_being_changed(kernel_manager: object, environ: dict[str, str]) -> str | None:
