@@ -46,6 +46,7 @@ class CellHooks:
     ) -> None:
         self._shell, self._watch, self._read = shell, watch, read
         self._running: list[ExecutionInfo] = []
+        self._ahead = _counts_ahead(shell)
 
     def register(self) -> None:
         """Ask IPython to call the hooks from the next cell on."""
@@ -62,7 +63,7 @@ class CellHooks:
     def pre_run_cell(self, info: ExecutionInfo) -> None:
         """Note that a cell begins; IPython calls this."""
         try:
-            number = self._shell.execution_count if info.store_history else None
+            number = self._shell.execution_count - self._ahead if info.store_history else None
             self._watch.begin(number, info.raw_cell or "")
             self._running.append(info)
         except Exception as error:  # noqa: BLE001 - the person's cell runs whatever we do
@@ -116,3 +117,14 @@ class CellHooks:
 
 def _has_news(ended: CellEnd | None) -> bool:
     return ended is not None and ended.change is not None
+
+
+def _counts_ahead(shell: InteractiveShell) -> int:
+    """Return 1 where the shell's number is the next cell's already while a cell runs.
+
+    IPython from 9.8 on counts before the hooks are called, and keeps the cell's own number in a
+    variable of this name; earlier ones count at the cell's end.
+    """
+    code = getattr(type(shell).run_cell_async, "__code__", None)
+    names = (*getattr(code, "co_varnames", ()), *getattr(code, "co_cellvars", ()))
+    return int("execution_count" in names)
