@@ -78,8 +78,11 @@ def _torch_count() -> int | None:
     """
     try:
         names = object.__getattribute__(sys.modules["torch.cuda"], "__dict__")
+        built_for = object.__getattribute__(sys.modules["torch.version"], "__dict__")
     except (KeyError, AttributeError):
         return None
+    if built_for.get("cuda") is None and built_for.get("hip") is None:
+        return 0  # a build without GPUs
     kept = names.get("_cached_device_count")
     if isinstance(kept, int):
         return kept

@@ -8,12 +8,12 @@ from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.history import cause_words, cell_words
 from jupyter_gpu.core.kernel_process import InForce, KernelProcess
 from jupyter_gpu.core.late import (
+    in_vain,
     is_late,
-    late_title,
-    late_words,
     outside_lease,
     outside_note,
     stale_words,
+    ways_to_change,
 )
 from jupyter_gpu.core.leases import Lease
 from jupyter_gpu.core.notes import ON_PURPOSE
@@ -213,7 +213,7 @@ def _mismatches(
     """Return where the value, the driver and the lease do not agree, and the value's own notes."""
     notes = []
     if is_late(overview, process):
-        notes.append(" ".join((late_title(process), *late_words(overview, process))))
+        notes.append(f"{in_vain(process)}. {ways_to_change(overview)}")
     else:
         refused = any(notice.startswith(_NO_GPU) for notice in process.notices)
         notes.extend(
@@ -221,8 +221,8 @@ def _mismatches(
             for note in overview.visible.notes
             if not (refused and note.startswith(ON_PURPOSE))
         )
-        stale = stale_words(overview, process)
-        notes.extend(() if stale is None else (stale,))
+    stale = stale_words(overview, process)
+    notes.extend(() if stale is None else (stale,))
     lease = overview.lease
     if lease is None:
         if process.lease_id is not None and overview.leasing.problem is None:

@@ -54,17 +54,12 @@ def is_late(overview: Overview, process: KernelProcess) -> bool:
     return meant != given
 
 
-def late_words(overview: Overview, process: KernelProcess) -> tuple[str, ...]:
-    """Return why the variable does not count, what is in force, and how to change devices."""
-    rows = process.in_force or ()
-    cause = cause_words(process.history.frozen or Frozen(None, "before"))
-    since = f"{cause} initialised CUDA, and since then {map_words(rows)}."
-    stale = stale_words(overview, process)
+def ways_to_change(overview: Overview) -> str:
+    """Return how one changes devices that are in force already."""
     count = len(overview.visible.devices)
     lease = "" if overview.lease is None else " (the lease stays)"
     ways = f"To change devices: restart the kernel{lease} and set it first"
-    ways += f", or  %gpu use {count} --restart" if count else "."
-    return (since if stale is None else f"{since} {stale}", ways)
+    return ways + (f", or  %gpu use {count} --restart" if count else ".")
 
 
 def stale_words(overview: Overview, process: KernelProcess) -> str | None:
@@ -138,12 +133,16 @@ def _outside_notes(overview: Overview, process: KernelProcess) -> tuple[str, ...
 
 
 def _late_view(overview: Overview, process: KernelProcess) -> View:
-    return View(title=late_title(process), lines=late_words(overview, process))
+    cause = cause_words(process.history.frozen or Frozen(None, "before"))
+    since = f"{cause} initialised CUDA, and since then {map_words(process.in_force or ())}."
+    stale = stale_words(overview, process)
+    lines = (since if stale is None else f"{since} {stale}", ways_to_change(overview))
+    return View(title=f"{in_vain(process)}:", lines=lines)
 
 
-def late_title(process: KernelProcess) -> str:
+def in_vain(process: KernelProcess) -> str:
     """Return the sentence that says that the variable does not count."""
-    return f"{VISIBLE} is {_now(process.set_now)}, but that changes nothing in this kernel:"
+    return f"{VISIBLE} is {_now(process.set_now)}, but that changes nothing in this kernel"
 
 
 def _now(value: str | None) -> str:
