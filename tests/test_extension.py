@@ -5,6 +5,8 @@ import warnings
 import pytest
 from support_shell import make_shell
 
+from jupyter_gpu.faces.extension import SUBCOMMANDS
+
 PLAIN_LOAD = """
 import sys
 from IPython.core.interactiveshell import InteractiveShell
@@ -52,7 +54,7 @@ def test_it_can_be_loaded_again(shell):
 def test_subcommands_are_completed_and_nothing_else_is_disturbed(shell):
     shell.run_line_magic("load_ext", "jupyter_gpu")
     assert completions(shell, "%gpu s") == ["status"]
-    assert set(completions(shell, "%gpu ")) == {"who", "status", "map", "--json", "--help"}
+    assert set(completions(shell, "%gpu ")) == {*SUBCOMMANDS, "--json", "--help"}
     assert "status" not in completions(shell, "%gpu map st")
     assert "status" not in completions(shell, "x = st")
 
@@ -65,10 +67,17 @@ def test_loading_imports_next_to_nothing():
     ours = [name for name in new if name.startswith("jupyter_gpu.")]
     assert sorted(ours) == [
         "jupyter_gpu.adapters",
+        "jupyter_gpu.adapters.driver",
+        "jupyter_gpu.adapters.imports",
         "jupyter_gpu.adapters.launch",
+        "jupyter_gpu.cell_watch",
         "jupyter_gpu.core",
         "jupyter_gpu.core.errors",
+        "jupyter_gpu.core.frameworks",
+        "jupyter_gpu.core.history",
+        "jupyter_gpu.core.variables",
         "jupyter_gpu.faces",
         "jupyter_gpu.faces.extension",
+        "jupyter_gpu.faces.hooks",
     ]
     assert {"pynvml", "torch", "ipywidgets", "jupyter_server"}.isdisjoint(new)

@@ -7,6 +7,7 @@ import pytest
 from support_cli import inventory
 
 from jupyter_gpu.adapters.launch import Launch
+from jupyter_gpu.cell_watch import CellWatch
 from jupyter_gpu.core.devices import Inventory
 from jupyter_gpu.kernel_process import FRAMEWORK, look_at_kernel
 
@@ -14,13 +15,14 @@ ASK = """
 import json, os
 from jupyter_gpu.adapters.launch import Launch
 from jupyter_gpu.adapters.machine import find_machine
+from jupyter_gpu.cell_watch import CellWatch
 from jupyter_gpu.core.variables import VISIBLE
 from jupyter_gpu.kernel_process import look_at_kernel
-launch = Launch.of_this_process()
+watch = CellWatch(Launch.of_this_process())
 with find_machine(os.environ) as machine:
     inventory = machine.read()
     def look():
-        found = look_at_kernel(os.environ, inventory, launch)
+        found = look_at_kernel(os.environ, inventory, watch)
         force = None if found.in_force is None else [d.index for d in found.in_force]
         return [found.state, force]
     answers = [look()]
@@ -31,7 +33,7 @@ print(json.dumps(answers))
 
 @pytest.fixture
 def here():
-    return Launch(os.getpid(), None)
+    return CellWatch(Launch(os.getpid(), None))
 
 
 def test_where_there_is_a_machine_and_no_driver_is_loaded_it_is_open(here):
@@ -45,13 +47,13 @@ def test_a_simulated_machine_is_simulated(here):
 
 
 def test_a_fork_is_told_by_its_pid():
-    parent = Launch(os.getppid(), None)
+    parent = CellWatch(Launch(os.getppid(), None))
     assert look_at_kernel({}, inventory(), parent).state == "forked"
 
 
 def test_the_lease_and_the_two_values_are_the_environments():
     environ = {"CUDA_VISIBLE_DEVICES": "1", "JUPYTER_GPU_LEASE": "a" * 15}
-    found = look_at_kernel(environ, inventory(), Launch(os.getpid(), "3,5"))
+    found = look_at_kernel(environ, inventory(), CellWatch(Launch(os.getpid(), "3,5")))
     assert (found.launched_with, found.set_now, found.lease_id) == ("3,5", "1", "a" * 15)
 
 

@@ -91,7 +91,7 @@ def test_a_mistake_is_one_line_with_the_nearest_name(shell):
     said = complaint(shell, "%gpu staus")
     assert said.startswith("UsageError: %gpu has no 'staus'. Did you mean 'status'?")
     assert "\n" not in said
-    for cell in ("%gpu who me", "%gpu map 1 2", "%gpu who '", "%gpu use 3", "%%gpu\nx"):
+    for cell in ("%gpu who me", "%gpu map 1 2", "%gpu who '", "%gpu --jsn"):
         said = complaint(shell, cell)
         assert said.startswith("UsageError: ")
         assert "\n" not in said
@@ -110,14 +110,14 @@ def test_a_question_mark_shows_the_same_help(shell):
 
 
 def test_the_machine_stays_open_and_is_changed_when_another_is_meant(shell, simulate):
-    magic = shell.magics_manager.magics["line"]["gpu"].__self__._opened()
+    context = shell.magics_manager.magics["line"]["gpu"].__self__._context()
     shown(shell, "")
-    machine = magic._machine
+    machine = context.machine()
     shown(shell, "")
-    assert magic._machine is machine
+    assert context.machine() is machine
     simulate("2xL4")
     assert len(shown(shell, "--json")["devices"]) == 2
-    assert magic._machine is not machine
+    assert context.machine() is not machine
 
 
 def test_a_machine_that_cannot_be_read_is_a_sentence_and_mends_itself(shell, monkeypatch):

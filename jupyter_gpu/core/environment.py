@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jupyter_gpu.core.devices import Device, Inventory
+from jupyter_gpu.core.leases import clean
 from jupyter_gpu.core.request import Identifiers
 from jupyter_gpu.core.variables import LEASE_FD, NOTICE, ORDER, VISIBLE
 
@@ -69,12 +70,20 @@ def merged(
     """Return a process's environment with what a lease sets put into it.
 
     The devices win over whatever stood there; framework settings do not, so that a restart takes
-    up what the person has set meanwhile. Traces of another lease are dropped.
+    up what the person has set meanwhile. Traces of another lease are dropped. An order of devices
+    that gives way is named in the notice, which the kernel shows.
     """
     result = {k: v for k, v in environ.items() if k not in (LEASE_FD, NOTICE)}
     for name, value in granted.items():
         if name not in _FRAMEWORK_DEFAULTS or name not in result:
             result[name] = value
-    if notice is not None:
-        result[NOTICE] = notice
+    order = environ.get(ORDER, "PCI_BUS_ID")
+    notices = [] if notice is None else [notice]
+    if order != granted.get(ORDER, order):
+        notices.append(
+            f"{ORDER} was {clean(order)}; the lease has set {granted[ORDER]}, "
+            "so that device numbers are physical indices."
+        )
+    if notices:
+        result[NOTICE] = "\n".join(notices)
     return result

@@ -23,7 +23,9 @@ def answer_line(context: Context, line: str) -> Shown | Mapping[str, object] | N
     try:
         return _answer(context, _split(line))
     except UsageError as error:
-        _refuse(str(error))
+        # One line: the usage that follows is in the help.
+        sentence, *usage = str(error).splitlines()
+        _refuse(f"{sentence} See  %gpu {_first(line)} --help" if usage else sentence)
     except GPUError as error:
         _shown_as_sentence(error)
         raise
@@ -59,6 +61,10 @@ def _answer(context: Context, words: list[str]) -> Shown | Mapping[str, object] 
 def _subcommand(name: str) -> Subcommand:
     module = import_module(f"jupyter_gpu.faces.magics.{name}")
     return cast("Subcommand", module.SUBCOMMAND)
+
+
+def _first(line: str) -> str:
+    return line.split()[0]
 
 
 def _split(line: str) -> list[str]:

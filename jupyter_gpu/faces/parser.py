@@ -74,7 +74,8 @@ def parse(
     )
     command.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="answer in JSON")
-    for word in words:  # before a complaint about what is missing
+    options = words[: words.index("--")] if "--" in words else words
+    for word in options:  # before a complaint about what is missing
         if word.startswith("--") and word.partition("=")[0] not in parser.options():
             parser.refuse(word, command.hint)
     try:
