@@ -72,3 +72,8 @@ def test_a_column_that_is_empty_everywhere_is_left_out():
     html = as_html(View("x", tables=(table,)))
     assert ">A<" in html
     assert ">B<" not in html
+
+
+def test_a_line_to_copy_stands_by_itself_and_is_escaped():
+    shown = as_html(View("Title", code=("export A='<b>'",)))
+    assert ">export A=&#x27;&lt;b&gt;&#x27;</pre>" in shown

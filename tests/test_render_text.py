@@ -96,3 +96,9 @@ def test_a_table_that_needs_them_has_headings():
 @given(st.text("ab ", max_size=300))
 def test_wrapping_loses_no_word(text):
     assert "".join("".join(wrapped(text)).split()) == "".join(text.split())
+
+
+def test_a_line_to_copy_is_never_broken():
+    line = f"export CUDA_VISIBLE_DEVICES={'x' * 100} AND=more"
+    shown = as_text(View("Title", code=(line,), lines=("A fact.",)))
+    assert shown == f"Title\n  {line}\nA fact."

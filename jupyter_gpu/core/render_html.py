@@ -22,6 +22,7 @@ def as_html(view: View) -> str:
     parts = [
         *(_paragraph(f"<strong>{_escaped(notice)}</strong>") for notice in view.notices),
         _paragraph(f"<strong>{_escaped(view.title)}</strong>{machine}"),
+        *(_code(line) for line in view.code),
         *(_table(table) for table in view.tables),
         *([view.drawing] if view.drawing else []),
         *(_paragraph(_escaped(line)) for line in view.lines),
@@ -39,6 +40,11 @@ def _escaped(text: str) -> str:
 
 def _paragraph(content: str) -> str:
     return f'<p style="margin:4px 0">{content}</p>'
+
+
+def _code(line: str) -> str:
+    style = "margin:4px 0 4px 1em;white-space:pre-wrap;overflow-wrap:anywhere"
+    return f'<pre style="{style}">{_escaped(line)}</pre>'
 
 
 def _table(table: Table) -> str:

@@ -27,6 +27,7 @@ def as_text(view: View) -> str:
     for notice in view.notices:
         lines.extend(wrapped(notice, indent=""))
     lines.extend(_heading(view.title, view.machine))
+    lines.extend(f"  {line}" for line in view.code)
     for number, table in enumerate(view.tables):
         if number:
             lines.append(f"{table.caption}:")

@@ -44,7 +44,7 @@ class View:
 
     ``notices`` come first of all, ``lines`` are facts, ``notes`` what one should know or do.
     ``drawing`` is an SVG element with a label of its own, shown in HTML only: it says nothing that
-    the rest does not say.
+    the rest does not say. ``code`` are lines to copy: no one of them is ever broken.
     """
 
     title: str
@@ -54,6 +54,7 @@ class View:
     lines: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     drawing: str = ""
+    code: tuple[str, ...] = ()
 
 
 def machine_words(inventory: Inventory) -> str:
