@@ -15,6 +15,7 @@ from jupyter_gpu.allocator import Acquisition, acquire_now
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.leases import Owner
 from jupyter_gpu.core.request import Request
+from jupyter_gpu.core.topology import Topology
 from jupyter_gpu.lease import HeldLease
 
 __all__ = ["FakeMachine", "fake_gpu", "fake_lease"]
@@ -40,11 +41,13 @@ def fake_gpu(index: int, **changes: object) -> Device:
 class FakeMachine:
     """A machine whose devices a test sets, and may change between two reads.
 
-    ``reads`` counts how often it was looked at; ``inventory`` may be replaced at any time.
+    ``reads`` counts how often it was looked at; ``inventory`` and ``connected``, how its GPUs are
+    connected, may be replaced at any time.
     """
 
     def __init__(self, *devices: Device, problem: str | None = None) -> None:
         self.inventory = Inventory("simulated", "580.95.05", "13.0", problem, devices)
+        self.connected = Topology()
         self.reads = 0
 
     def __enter__(self) -> FakeMachine:
@@ -66,6 +69,10 @@ class FakeMachine:
         """Return the inventory as it is set now."""
         self.reads += 1
         return self.inventory
+
+    def topology(self) -> Topology:
+        """Return the topology, which knows nothing until a test sets ``connected``."""
+        return self.connected
 
 
 def fake_lease(machine: FakeMachine, folder: Path, **options: object) -> HeldLease:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from jupyter_gpu.adapters.machine import Machine
 from jupyter_gpu.core.devices import Inventory
+
+if TYPE_CHECKING:
+    from jupyter_gpu.core.topology import Topology
 
 
 class AheadMachine:
@@ -64,3 +68,8 @@ class AheadMachine:
             raise self._error
         assert self._inventory is not None, "read, or an error"
         return self._inventory
+
+    def topology(self) -> Topology:
+        """Return how the GPUs are connected, read after the inventory."""
+        self._thread.join()
+        return self._machine.topology()

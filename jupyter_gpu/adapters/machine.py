@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from jupyter_gpu.core.devices import Inventory
+
+if TYPE_CHECKING:
+    from jupyter_gpu.core.topology import Topology
 
 SIMULATE = "JUPYTER_GPU_SIMULATE"
 
@@ -27,6 +30,9 @@ class Machine(Protocol):
 
     def read(self, *, sensors: bool = True) -> Inventory:
         """Return what there is now; without sensors the slow readings are None."""
+
+    def topology(self) -> Topology:
+        """Return how the GPUs are connected; what cannot be known of that is None, no error."""
 
 
 def is_simulated(environ: Mapping[str, str]) -> bool:

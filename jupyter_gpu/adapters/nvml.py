@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jupyter_gpu.core.topology import Topology
+
 
 class NVMLMachine:
     """A connection to NVML that reads the machine as often as wanted.
@@ -89,6 +91,14 @@ class NVMLMachine:
                 self._shutdown()
                 return Inventory("nvml", problem=nvml_words.machine_problem(count.code))
             return self._list(int(count.value), sensors=sensors)
+
+    def topology(self) -> Topology:
+        """Return how the GPUs are connected; empty where NVML cannot be had, as ``read`` says."""
+        # Only where it is asked for: every command imports this module, and few need this.
+        from jupyter_gpu.adapters.nvml_topology import read_topology  # noqa: PLC0415
+
+        with self._lock:
+            return read_topology(None if self._open() is not None else self._ask)
 
     def _list(self, count: int, *, sensors: bool) -> Inventory:
         """Read every GPU by index: a look-up by UUID fails on all once one of them is lost."""

@@ -10,12 +10,17 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from jupyter_gpu.core.devices import Device, Inventory, Process
 from jupyter_gpu.core.errors import SimulationError
+
+if TYPE_CHECKING:
+    from jupyter_gpu.adapters.simulated_topology import GivenLink
+    from jupyter_gpu.core.topology import Topology
 
 _T = TypeVar("_T", str, int, float)
 
@@ -85,7 +90,7 @@ class SimulatedMachine:
 
     def __init__(self, description: str) -> None:
         self.description = description
-        self._from_groups: Inventory | None = None  # such a machine never changes
+        self._from_groups: _Described | None = None  # such a machine never changes
 
     def __enter__(self) -> SimulatedMachine:
         return self
@@ -106,6 +111,24 @@ class SimulatedMachine:
         SimulationError
             When the description cannot be read, with what is wrong with it.
         """
+        return self._described().inventory
+
+    def topology(self) -> Topology:
+        """Return how the GPUs are connected: as described, else as such machines usually are.
+
+        Raises
+        ------
+        SimulationError
+            As ``read`` does.
+        """
+        from jupyter_gpu.adapters.simulated_topology import (  # noqa: PLC0415 - few ask
+            simulated_topology,
+        )
+
+        described = self._described()
+        return simulated_topology(described.inventory.gpus, described.links)
+
+    def _described(self) -> _Described:
         if self._from_groups is not None:
             return self._from_groups
         groups = [_GROUP.fullmatch(part) for part in self.description.split("+")]
@@ -116,7 +139,15 @@ class SimulatedMachine:
         return _from_file(self.description)
 
 
-def _from_groups(description: str, groups: list[re.Match[str]]) -> Inventory:
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A description as it was read; ``links`` is None where it names none."""
+
+    inventory: Inventory
+    links: tuple[GivenLink, ...] | None = None
+
+
+def _from_groups(description: str, groups: list[re.Match[str]]) -> _Described:
     gpus: list[Mapping[str, object]] = []
     for group in groups:
         model = _MODELS.get(group[2].upper())
@@ -132,10 +163,10 @@ def _from_groups(description: str, groups: list[re.Match[str]]) -> Inventory:
         raise SimulationError(
             f"JUPYTER_GPU_SIMULATE={description}: 1 to {_GROUPS_LIMIT} GPUs can be simulated."
         )
-    return _inventory(gpus, DEFAULT_DRIVER)
+    return _machine_of(gpus, DEFAULT_DRIVER)
 
 
-def _from_file(description: str) -> Inventory:
+def _from_file(description: str) -> _Described:
     try:
         data = json.loads(Path(description).expanduser().read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -151,7 +182,7 @@ def _from_file(description: str) -> Inventory:
         raise SimulationError(f"JUPYTER_GPU_SIMULATE={description}: {wrong}") from wrong
 
 
-def _from_data(data: object) -> Inventory:
+def _from_data(data: object) -> _Described:
     if not isinstance(data, dict):
         raise _WrongDescriptionError("the description is a JSON object with a list 'gpus'")
     _only(data, frozenset({"driver", "gpus", "schema"}), "the machine")
@@ -159,14 +190,14 @@ def _from_data(data: object) -> Inventory:
     if not isinstance(gpus, list) or not all(isinstance(gpu, dict) for gpu in gpus):
         raise _WrongDescriptionError("'gpus' is a list of objects")
     driver = _optional(data, "driver", str)
-    return _inventory(gpus, DEFAULT_DRIVER if driver is None else driver)
+    return _machine_of(gpus, DEFAULT_DRIVER if driver is None else driver)
 
 
 class _WrongDescriptionError(ValueError):
     """Something in the description is not as it should be."""
 
 
-def _inventory(gpus: list[Mapping[str, object]], driver: str) -> Inventory:
+def _machine_of(gpus: list[Mapping[str, object]], driver: str) -> _Described:
     devices: list[Device] = []
     for index, gpu in enumerate(gpus):
         devices.extend(_devices(index, gpu))
@@ -175,7 +206,23 @@ def _inventory(gpus: list[Mapping[str, object]], driver: str) -> Inventory:
         raise _WrongDescriptionError("two devices have the same uuid")
     problem = None if gpus else "The simulated machine has no GPU."
     cuda = _CUDA_OF_BRANCH.get(driver.partition(".")[0])
-    return Inventory("simulated", driver, cuda, problem, tuple(devices))
+    inventory = Inventory("simulated", driver, cuda, problem, tuple(devices))
+    return _Described(inventory, _links(gpus))
+
+
+def _links(gpus: list[Mapping[str, object]]) -> tuple[GivenLink, ...] | None:
+    """Read the links here, so that a wrong one is told at every reading of the machine."""
+    if not any("links" in gpu for gpu in gpus):
+        return None
+    from jupyter_gpu.adapters.simulated_topology import (  # noqa: PLC0415 - few have links
+        WrongLinksError,
+        read_links,
+    )
+
+    try:
+        return read_links(gpus)
+    except WrongLinksError as wrong:
+        raise _WrongDescriptionError(str(wrong)) from wrong
 
 
 def _devices(index: int, gpu: Mapping[str, object]) -> list[Device]:

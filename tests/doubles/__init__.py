@@ -14,10 +14,14 @@ The file's keys, all but ``gpus`` optional:
     versions, such as ``"580.95.05"`` and ``13000``
 ``gpus``
     ``uuid``, ``name``, ``pci_bus_id``, ``memory_total_bytes``, ``memory_used_bytes``,
-    ``memory_reserved_bytes``, ``utilization_percent``, ``temperature_celsius``, ``power_watts``
+    ``memory_reserved_bytes``, ``utilization_percent``, ``temperature_celsius``, ``power_watts``,
+    ``energy_joules``
     (what is absent or null is NOT_SUPPORTED), ``compute_mode`` (NVML's number), ``minor``,
     ``display``, ``speed`` (CUDA's FASTEST_FIRST order), ``mig_mode``, ``processes``, ``mig``,
     ``errors``
+    and how it is connected: ``ancestors`` (NVML's level by the other GPU's index, on one of the two),
+    ``nvlinks`` (each link's far end: a GPU's index, ``"switch"``, ``"unknown"``, null if not
+    active), ``p2p_status`` (NVML's number, for every pair), ``cpus`` and ``memory_nodes`` (numbers)
 ``processes``
     ``pid``, ``memory_bytes`` (absent: not available), ``mps`` or ``graphics`` true
 ``mig``

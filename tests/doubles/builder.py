@@ -9,7 +9,13 @@ import pytest
 
 SOURCES = Path(__file__).parent
 LIBRARIES = {
-    "libnvidia-ml.so.1": ("nvml.c", "nvml_parts.c", "nvml_calls.c", "inventory.c"),
+    "libnvidia-ml.so.1": (
+        "nvml.c",
+        "nvml_parts.c",
+        "nvml_topology.c",
+        "nvml_calls.c",
+        "inventory.c",
+    ),
     "libcuda.so.1": ("cuda.c", "inventory.c"),
 }
 FLAGS = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread")

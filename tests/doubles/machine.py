@@ -97,7 +97,7 @@ class DriverDouble:
         """Start a process that reads the machine through our own adapter.
 
         Gives ``read(sensors=True)``, which returns the Inventory that an NVMLMachine, kept open in
-        that process, reports at that moment.
+        that process, reports at that moment; ``read(topology=True)`` returns its Topology.
         """
         process = subprocess.Popen(
             [sys.executable, "-W", "error", str(Path(__file__).with_name("reader.py"))],
@@ -106,8 +106,9 @@ class DriverDouble:
             stdout=subprocess.PIPE,
         )
 
-        def read(*, sensors=True):
-            process.stdin.write(json.dumps({"sensors": sensors}).encode() + b"\n")
+        def read(*, sensors=True, topology=False):
+            asked = {"sensors": sensors, "topology": topology}
+            process.stdin.write(json.dumps(asked).encode() + b"\n")
             process.stdin.flush()
             return pickle.load(process.stdout)
 

@@ -1,4 +1,4 @@
-"""The process behind ``DriverDouble.reader``: one line asks, one pickled Inventory answers."""
+"""The process behind ``DriverDouble.reader``: one line asks, one pickled value answers."""
 
 import json
 import pickle
@@ -10,8 +10,11 @@ from jupyter_gpu.adapters.nvml import NVMLMachine
 def main():
     with NVMLMachine() as machine:
         for line in sys.stdin:
-            inventory = machine.read(sensors=json.loads(line)["sensors"])
-            pickle.dump(inventory, sys.stdout.buffer)
+            asked = json.loads(line)
+            if asked["topology"]:
+                pickle.dump(machine.topology(), sys.stdout.buffer)
+            else:
+                pickle.dump(machine.read(sensors=asked["sensors"]), sys.stdout.buffer)
             sys.stdout.buffer.flush()
 
 
