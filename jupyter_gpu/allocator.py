@@ -26,10 +26,11 @@ from jupyter_gpu.core.layout import new_lease_id
 from jupyter_gpu.core.leases import Holdings, Owner, Record
 from jupyter_gpu.core.policy import Candidate, Choice, choose, eligible, require_possible
 from jupyter_gpu.core.queue import keep_for_earlier
-from jupyter_gpu.core.refusal import Reader, refusal
+from jupyter_gpu.core.refusal import Asked, Reader, refusal
 from jupyter_gpu.core.request import Request
 from jupyter_gpu.lease import Grant, HeldLease
 from jupyter_gpu.pool import Limit, Pool, find_pool
+from jupyter_gpu.renewal import catch_up
 
 # The driver goes on listing a process for 100 to 200 ms after its end (measured on H200); two
 # seconds is the most that anyone is made to wait for that.
@@ -38,6 +39,8 @@ HEAD_LOOKS_EVERY_SECONDS = 0.05
 OTHERS_LOOK_EVERY_SECONDS = 0.25
 _SIGN_OF_LIFE_SECONDS = 1.0
 _TRIES = 4
+# How long a lease to take over may be in the hands of its kernel, which changes it in moments.
+_BUSY_SECONDS = 2.0
 _NOT_EXCLUSIVE = "These GPUs are not exclusive here: this system has no suitable locks."
 _NOT_CHOSEN = (
     "The kernel sees whatever there is. Nothing is exclusive here: this system has no\n"
@@ -59,6 +62,11 @@ class Acquisition:
         Values of CUDA_VISIBLE_DEVICES that the pool is cut down to.
     takeover
         A lease of this process whose devices the new one may have (a notebook's kernel change).
+    within
+        Instead, a lease of this kernel's own that the new one will become a part of: it shares the
+        devices, and what is begun is given up without a trace.
+    asked
+        How the person asked, for the words of a refusal; else as the owner's kind does.
     machine, place
         Where to look instead of where the environment says.
     """
@@ -71,11 +79,15 @@ class Acquisition:
         *,
         limits: tuple[Limit, ...] = (),
         takeover: HeldLease | None = None,
+        within: HeldLease | None = None,
+        asked: Asked | None = None,
         machine: Machine | None = None,
         place: Place | None = None,
     ) -> None:
         self.request, self.owner = request, owner
-        self._environ, self._limits, self._takeover = environ, limits, takeover
+        self._environ, self._limits = environ, limits
+        self._takeover, self._within = takeover or within, within
+        self._asked: Asked = asked or owner.kind
         self._machine = machine or find_machine(environ)
         self._place = place or find_place(environ, simulated=is_simulated(environ))
         self._store: LeaseStore | None = None
@@ -106,11 +118,26 @@ class Acquisition:
 
     def _give_up(self) -> None:
         if self._claim is not None and self._store is not None:
-            self._store.withdraw(self._claim)
+            self._withdraw(self._store, self._claim)
         if self._store is not None:
             self._store.close()
         self._claim = self._store = None
         self._machine.__exit__(None, None, None)
+
+    def _withdraw(self, store: LeaseStore, claim: Claim) -> None:
+        if self._within is None or not claim.shared:
+            store.withdraw(claim)
+            return
+        # What is left of a lease is looked for where it ends; this one has never been one.
+        with self._within.changing() as witness:
+            if witness is not None:
+                witness.remove_record(claim.id)
+            claim.close()
+
+    @property
+    def lease_id(self) -> str | None:
+        """The id of the lease in the making, None before there is one."""
+        return None if self._claim is None else self._claim.id
 
     @property
     def waiting(self) -> bool:
@@ -155,10 +182,14 @@ class Acquisition:
             return self._without_locks(inventory, pool)
         require_possible(self.request, inventory, pool.devices, pool.limited_by)
         if self._claim is not None and self._claim.ancestors != pool.ancestors:
-            self._store.withdraw(self._claim)  # the lease above has ended meanwhile
+            self._withdraw(self._store, self._claim)  # the lease above has ended meanwhile
             self._claim = None
-        if self._claim is None:
-            self._claim = self._new_claim(pool)
+        self._claim = self._claim or self._new_claim(inventory, pool)
+        return None if self._claim is None else self._try(inventory, pool)
+
+    def _try(self, inventory: Inventory, pool: Pool) -> HeldLease | None:
+        """Choose and take, a few times over where others are quicker."""
+        assert self._claim is not None
         for _ in range(_TRIES):
             candidates = self._candidates(inventory, pool)
             choice = choose(self.request, candidates, self._preferred())
@@ -172,17 +203,23 @@ class Acquisition:
                 self._claim.keep_only(self._inherited())
         return self._later(self._candidates(inventory, pool), pool)
 
-    def _new_claim(self, pool: Pool) -> Claim:
+    def _new_claim(self, inventory: Inventory, pool: Pool) -> Claim | None:
+        """Return a claim to begin with; None while the lease to take over is being changed."""
         assert self._store is not None
-        old = None if self._takeover is None else self._takeover.claim
-        claim = None
-        if old is not None and not old.closed and old.ancestors == pool.ancestors:
-            claim = old.share(new_lease_id())
-        if old is None or claim is None:
+        if self._takeover is not None:
+            with self._takeover.changing() as witness:
+                old = self._takeover.claim
+                if witness is not None and old is not None:
+                    catch_up(self._takeover, witness, lambda: inventory, self._environ)
+                    same = old.ancestors == pool.ancestors
+                    claim = old.share(new_lease_id()) if same else None
+                    if claim is not None:
+                        claim.adopt(old.uuids)
+                        return claim
+                elif not self._takeover.released and time.monotonic() < self._began + _BUSY_SECONDS:
+                    return None
             self._takeover = None
-            return self._store.new_claim(pool.ancestors)
-        claim.adopt(old.uuids)
-        return claim
+        return self._store.new_claim(pool.ancestors)
 
     def _inherited(self) -> tuple[str, ...]:
         devices = () if self._takeover is None else self._takeover.devices
@@ -256,15 +293,16 @@ class Acquisition:
             if choose(self.request, tidied) is not None:
                 return None
         holdings = self._store.holdings([device.uuid or "" for device in pool.devices])
+        own = None if self._takeover is None else self._takeover.id
         others = Holdings(
-            # The lease above is what the pool is: it stands in nobody's way.
-            tuple(one for one in holdings.leases if one.record.id not in pool.ancestors),
+            # The lease above is what the pool is, and one's own is no obstacle.
+            tuple(one for one in holdings.leases if one.record.id not in (*pool.ancestors, own)),
             tuple(w for w in holdings.waiters if w.record.id != self._claim.id),
             holdings.unclaimed,
         )
         notes = () if pool.limited_by is None else (f"The pool is limited by {pool.limited_by}.",)
         user = processes.user_name(os.getuid())
-        reader = Reader(self.owner.kind, user, datetime.now().astimezone())
+        reader = Reader(self._asked, user, datetime.now().astimezone(), self._inherited())
         raise NoDeviceAvailable(refusal(self.request, candidates, others, reader, notes))
 
     def _stand_in_line(self, candidates: tuple[Candidate, ...], pool: Pool) -> None:

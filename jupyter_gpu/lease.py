@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
 from jupyter_gpu.adapters.claim import Claim
 from jupyter_gpu.adapters.place import Place
 from jupyter_gpu.adapters.store import LeaseStore
+from jupyter_gpu.adapters.witness import Witness
 from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.leases import Owner, ProcessRef, Record
@@ -45,7 +47,8 @@ class HeldLease:
 
     def __init__(self, grant: Grant, place: Place | None = None) -> None:
         self._grant, self._place = grant, place
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
+        self._witness: Witness | None = None
         if grant.claim is not None and place is not None:
             # A lease that is forgotten ends as one that is released; at exit the system ends it.
             weakref.finalize(self, _end, grant.claim, place).atexit = False
@@ -79,7 +82,9 @@ class HeldLease:
         variables = dict(self._grant.environment)
         claim = self._grant.claim
         if claim is not None and not claim.closed:
-            variables |= {LEASE: claim.id, LEASE_FD: str(claim.fd)}
+            variables[LEASE_FD] = str(claim.fd)
+            if self._grant.devices:
+                variables[LEASE] = claim.id
         return variables
 
     @property
@@ -128,8 +133,42 @@ class HeldLease:
         """Whether this program has given its copy up."""
         return self._grant.claim is None or self._grant.claim.closed
 
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[Witness | None]:
+        """Hold the right to change the lease or hand it on; None while another process has it.
+
+        A kernel and its server share one lease. Whoever does more to it than look does so here,
+        and finds what it really holds with the witness.
+        """
+        with self._guard:
+            claim = self._grant.claim
+            if self._witness is not None or claim is None or claim.closed:
+                yield self._witness
+                return
+            assert self._place is not None, "a claim stands in a place"
+            with Witness(self._place) as witness:
+                if not witness.try_change(claim.id):
+                    yield None
+                    return
+                self._witness = witness
+                try:
+                    yield witness
+                finally:
+                    self._witness = None
+
+    def became(
+        self, devices: tuple[Device, ...], environment: dict[str, str], record: Record
+    ) -> None:
+        """Take note that the lease is on these devices by now; called while ``changing``."""
+        self._grant = dataclasses.replace(
+            self._grant, devices=devices, environment=environment, record=record
+        )
+
     def describe(self, change: Callable[[Owner], Owner]) -> None:
-        """Rewrite what the record says about the owner.
+        """Rewrite what the record says about the owner; what it says about devices stays.
+
+        While the kernel changes the lease nothing is written: what is known for longer than a
+        moment is described again.
 
         Raises
         ------
@@ -141,12 +180,15 @@ class HeldLease:
             if record is None or claim is None or claim.closed:
                 return
             owner = change(record.owner)
-            if owner != record.owner:
-                record = dataclasses.replace(record, owner=owner)
-                assert self._place is not None, "a claim stands in a place"
-                with _reopened(self._place) as store:
-                    store.publish(claim, record)
-                self._grant = dataclasses.replace(self._grant, record=record)
+            if owner == record.owner:
+                return
+            with self.changing() as witness:
+                if witness is not None:
+                    written = witness.own_record(claim.id) or record
+                    witness.publish(dataclasses.replace(written, owner=owner))
+                    self._grant = dataclasses.replace(
+                        self._grant, record=dataclasses.replace(record, owner=owner)
+                    )
 
     def kept_by_others(self) -> tuple[ProcessRef, ...]:
         """Return the other processes that can be seen to keep the lease: leftover workers.
@@ -168,6 +210,12 @@ class HeldLease:
             with _reopened(self._place) as store:
                 store.settle(claim)
 
+    def leave(self) -> None:
+        """Leave the lease to this process: it ends with it, whatever becomes of this object."""
+        with self._guard:
+            if self._grant.claim is not None:
+                self._grant.claim.leave()
+
     def release(self) -> None:
         """Give the devices up in this program; calling it twice does nothing more.
 
@@ -186,7 +234,6 @@ def _end(claim: Claim, place: Place) -> None:
             store.withdraw(claim)
     except StoreError:  # the directory is gone or spoilt: the lock can be given up alone
         claim.close()
-
 
 
 def _reopened(place: Place) -> LeaseStore:

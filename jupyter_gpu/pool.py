@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -42,6 +43,20 @@ def limits_of(
         (kernelspec_env or {}, "the kernelspec's env"),
     )
     return tuple(Limit(env[VISIBLE], name) for env, name in sources if VISIBLE in env)
+
+
+def written_limits(limits: tuple[Limit, ...]) -> str:
+    """Return limits as a kernel keeps them in its environment, for a later change of devices."""
+    return json.dumps([[limit.value, limit.source] for limit in limits])
+
+
+def read_limits(text: str) -> tuple[Limit, ...]:
+    """Return the limits that a kernel was started under; what cannot be read allows no device."""
+    try:
+        found = json.loads(text)
+        return tuple(Limit(str(value), str(source)) for value, source in found)
+    except (TypeError, ValueError, RecursionError):
+        return (Limit("", "a value that cannot be read"),)
 
 
 def find_pool(

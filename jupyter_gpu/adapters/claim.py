@@ -219,6 +219,33 @@ class Claim:
         with self._guard:
             self.uuids = tuple(dict.fromkeys((*self.uuids, *uuids)))
 
+    def correct(self, uuids: tuple[str, ...]) -> None:
+        """Take note of what the description really holds, where another process has changed it."""
+        with self._guard:
+            self.uuids = uuids
+
+    def clear(
+        self, lease_ids: tuple[str, ...], tickets: tuple[Range, ...], uuids: tuple[str, ...]
+    ) -> None:
+        """Unlock what a process that is gone had begun on this description.
+
+        Devices that somebody needs who shares the description stay locked.
+        """
+        with self._guard:
+            needed = {uuid for sharer in self._sharers for uuid in sharer.uuids}
+            needed.update(uuid for _, kept in self.burdens for uuid in kept)
+            for uuid in set(uuids) - needed:
+                self._unlock_device(uuid)
+            for where in (*map(lease_byte, lease_ids), *tickets):
+                locks.unlock(self.fd, where)
+
+    def leave(self) -> None:
+        """Leave the descriptor open until this process ends, whatever becomes of this object."""
+        with self._guard:
+            self._sharers.discard(self)
+            self._finalizer.detach()
+            self.uuids, self._fd = (), None
+
     def close(self, *, keep_locks: bool = False) -> None:
         """Give this process's copy up; the locks end with the last copy anywhere.
 

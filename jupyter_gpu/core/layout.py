@@ -3,7 +3,8 @@
 Offsets run to 2**63. A device's slot is 2**15 units at a place derived from its UUID (and from
 the leases above it, for a nested one): 27,720 units are the device, so that thirds, fifths,
 sevenths and eighths come out whole, and the next unit is where nested leases meet. A lease id has
-a unit of its own, and so has every ticket of the queue. The file itself stays empty.
+a unit of its own, one more that whoever changes its devices holds meanwhile, and so has every
+ticket of the queue. The file itself stays empty.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _LEASE_IDS_START = 1 << 61
 _QUEUE_START = 1 << 62
 _QUEUE_LENGTH = 1 << 40
 _ID_DIGITS = 15
+_CHANGES_START = _LEASE_IDS_START + (1 << (4 * _ID_DIGITS))
 _ID = re.compile(rf"[0-9a-f]{{{_ID_DIGITS}}}")
 
 
@@ -55,6 +57,11 @@ def lease_byte(lease_id: str) -> Range:
 def lease_id_at(position: int) -> str:
     """Return the lease id whose unit stands at this position; the inverse of lease_byte."""
     return f"{position - _LEASE_IDS_START:0{_ID_DIGITS}x}"
+
+
+def change_byte(lease_id: str) -> Range:
+    """Return the unit that is locked while a lease's devices are changed or handed on."""
+    return Range(_CHANGES_START + int(lease_id, 16), 1)
 
 
 def ticket_byte(ticket: int) -> Range:

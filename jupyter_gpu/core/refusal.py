@@ -10,6 +10,7 @@ import textwrap
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePath
+from typing import Literal
 
 from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.leases import Holdings, Lease, LeaseKind, Owner
@@ -62,13 +63,20 @@ def idle_in_words(idle_since: str | None, now: datetime) -> str:
     return f"idle {in_words(minutes // _DAY, 'day')}"
 
 
+Asked = LeaseKind | Literal["magic"]
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Who reads a refusal: how they asked, who they are, and the present in their time zone."""
+    """Who reads a refusal: how they asked, who they are, and the present in their time zone.
 
-    kind: LeaseKind
+    ``own`` are the UUIDs of devices that they hold already.
+    """
+
+    kind: Asked
     user: str | None
     now: datetime
+    own: tuple[str, ...] = ()
 
 
 def short_lines(message: str, width: int = 76) -> str:
@@ -117,9 +125,12 @@ def refusal(
         if not leases and reason is not None:
             silent = device.uuid in holdings.unclaimed
             lines.append(f"  {device.index}  {_SILENT if silent else reason}")
-    if free:
-        indices = ", ".join(str(device.index) for device in free)
-        lines.append(f"  {indices}  free, but {wanted} are needed")
+    for some, words in (
+        ([device for device in free if device.uuid in reader.own], "yours already"),
+        ([d for d in free if d.uuid not in reader.own], f"free, but {wanted} are needed"),
+    ):
+        if some:
+            lines.append(f"  {', '.join(str(device.index) for device in some)}  {words}")
     if holdings.waiters:
         lines.append(f"Waiting before this one: {len(holdings.waiters)}.")
     lines.extend(notes)
@@ -128,8 +139,20 @@ def refusal(
         for device in serving
         for lease in holdings.on(device.uuid)
     )
-    lines.extend(_remedies(reader.kind, wanted, len(free), mine=mine))
+    if reader.kind == "magic":
+        lines.extend(_magic_remedies(request, wanted, len(free)))
+    else:
+        lines.extend(_remedies(reader.kind, wanted, len(free), mine=mine))
     return short_lines("\n".join(lines))
+
+
+def _magic_remedies(request: Request, wanted: int, free: int) -> list[str]:
+    named = request.devices and request.gpus == len(request.devices)
+    what = ",".join(request.devices) if named else "all" if request.gpus == "all" else wanted
+    lines = [f"To wait for them:  %gpu use {what} --wait 30m"]
+    if 0 < free < wanted:
+        lines.append(f"Or take {free}:  %gpu use {free}")
+    return lines
 
 
 def _remedies(kind: LeaseKind, wanted: int, free: int, *, mine: bool) -> list[str]:

@@ -7,3 +7,11 @@ LEASE_FD = "JUPYTER_GPU_LEASE_FD"
 NOTICE = "JUPYTER_GPU_NOTICE"
 # The pid of the server whose provisioner has decided for the process it starts.
 PROVISIONED = "JUPYTER_GPU_PROVISIONED"
+# The pid of the server whose provisioner has started this kernel, and reads a request for other
+# devices when it restarts it; the word after it says that a kernel which ends is restarted.
+STARTER = "JUPYTER_GPU_STARTER"
+STARTS_AGAIN = "restarts"
+# Values of CUDA_VISIBLE_DEVICES that the pool was cut down to when the kernel started, as JSON.
+POOL = "JUPYTER_GPU_POOL"
+# Set beside a notice that the person must be told at once.
+ANNOUNCE = "JUPYTER_GPU_ANNOUNCE"
