@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from jupyter_gpu.core.cell_text import exports_in_vain
-from jupyter_gpu.core.late import change_view, export_view
+from jupyter_gpu.core.late import change_view, export_view, misspelt_view
+from jupyter_gpu.core.spelling import is_misspelt
+from jupyter_gpu.core.variables import VISIBLE
 
 if TYPE_CHECKING:
     from jupyter_gpu.cell_watch import CellEnd
@@ -19,6 +22,7 @@ def report(
     source: str,
     error: BaseException | None,
     read: Callable[[], Overview],
+    environ: Mapping[str, str] = os.environ,
 ) -> tuple[View, ...]:
     """Return what to show under a cell, in most cases nothing.
 
@@ -32,13 +36,18 @@ def report(
         What it ended with, if it did.
     read
         Reads the machine, as the kernel that asks; called only where it is needed.
+    environ
+        This process's own.
     """
-    found = (*_about_variable(ended, source, read), _about_error(error, source, read))
+    found = (*_about_variable(ended, source, read, environ), _about_error(error, source, read))
     return tuple(view for view in found if view is not None)
 
 
 def _about_variable(
-    ended: CellEnd | None, source: str, read: Callable[[], Overview]
+    ended: CellEnd | None,
+    source: str,
+    read: Callable[[], Overview],
+    environ: Mapping[str, str],
 ) -> Iterator[View | None]:
     if ended is None:
         return
@@ -46,6 +55,9 @@ def _about_variable(
         yield change_view(read(), ended.change)
     elif exports_in_vain(source):
         yield export_view(read())
+    for name in environ:
+        if name in source and is_misspelt(name, VISIBLE):
+            yield misspelt_view(name)
 
 
 def _about_error(

@@ -261,7 +261,7 @@ def test_one_mig_device_gets_no_note():
 
 def test_b59_the_old_form_says_why_it_is_not_resolved():
     assert "older form" in notes(f"MIG-{PARENT.uuid}/1/0", MIG)[0]
-    assert "cannot be resolved here" in notes(f"MIG-{PARENT.uuid}/1/0", MIG)[0]
+    assert "no MIG device here has these numbers" in notes(f"MIG-{PARENT.uuid}/1/0", MIG)[0]
     assert "no GPU in MIG mode here has that UUID" in notes(f"MIG-{A}/1/0")[0]
 
 

@@ -1,9 +1,7 @@
 """The machine as NVML reports it, over a double of the driver library, in processes of their own."""
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from doubles import DriverDouble, gpu, mig
@@ -537,19 +535,3 @@ def test_importing_the_adapter_loads_neither_pynvml_nor_a_library():
     code = "import sys, jupyter_gpu.adapters.nvml; print('pynvml' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-
-
-def test_only_one_module_imports_pynvml():
-    import jupyter_gpu
-
-    naming = set()
-    for path in Path(jupyter_gpu.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [getattr(node, "module", None) or ""] + [
-                alias.name for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)
-            ]
-            if isinstance(node, ast.Constant) and node.value == "pynvml":
-                names = ["pynvml"]
-            if any(name.partition(".")[0] == "pynvml" for name in names):
-                naming.add(path.name)
-    assert naming <= {"nvml.py"}

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import warnings
+from dataclasses import replace
 from collections import Counter
 from pathlib import Path
 
@@ -189,6 +190,20 @@ def test_b59_the_old_form_keeps_the_gpu_it_may_belong_to():
     ended_by = read(f"MIG-{PARENT.uuid}/1/0", MIG).ended_by
     assert ended_by.end == "old mig form"
     assert ended_by.candidates == (PARENT,)
+
+
+def test_b59_the_old_form_is_the_same_device_as_its_own_uuid():
+    numbered = tuple(
+        replace(part, gpu_instance=number, compute_instance=0)
+        for number, part in enumerate(PARTS, 1)
+    )
+    inventory = machine([], devices=(*(d for d in MIG.devices if d.kind == "gpu"), *numbered))
+    for number, part in enumerate(PARTS, 1):
+        (entry,) = read(f"MIG-{PARENT.uuid}/{number}/0", inventory).entries
+        assert entry.device.uuid == part.uuid
+        assert visible(f"MIG-{PARENT.uuid}/{number}/0", inventory).devices[0].uuid == part.uuid
+    for wrong in ("/9/0", "/1/1", "/1", "", "/x/0"):
+        assert read(f"MIG-{PARENT.uuid}{wrong}", inventory).ended_by.end == "old mig form"
 
 
 ALIKE = machine(

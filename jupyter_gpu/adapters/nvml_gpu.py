@@ -144,6 +144,8 @@ class GPUReader:
             processes=processes,
             problem=nvml_words.gpu_problem(self._index, self._code) if self._code else None,
             mig_mode=False,
+            gpu_instance=self._may("nvmlDeviceGetGpuInstanceId", handle.value).value,
+            compute_instance=self._may("nvmlDeviceGetComputeInstanceId", handle.value).value,
         )
 
     def _profile(self, handle: object, gpu: Device) -> str | None:

@@ -26,6 +26,7 @@ class Device:
 
     ``index`` is the physical index (NVML's; a MIG device has its parent's). ``None`` always means
     unknown. ``minor`` is the number in ``/dev/nvidia<minor>``, which is not the index.
+    ``gpu_instance`` and ``compute_instance`` number a MIG device within its GPU.
     ``exclusive`` is true in the compute modes EXCLUSIVE_PROCESS and PROHIBITED. ``uuid`` is None
     only for a GPU so lost that the driver does not even name it.
     """
@@ -49,6 +50,8 @@ class Device:
     exclusive: bool = False
     display: bool = False
     numa_node: int | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
 
     @property
     def memory_free_bytes(self) -> int | None:

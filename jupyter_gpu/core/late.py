@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from jupyter_gpu.core.history import Change, Frozen, cause_words
 from jupyter_gpu.core.kernel_process import InForce, KernelProcess
+from jupyter_gpu.core.leases import clean
 from jupyter_gpu.core.notes import ON_PURPOSE, value_notes
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.standing import FREE, standing, standing_words
@@ -41,6 +42,11 @@ def export_view(overview: Overview) -> View:
             f"To set it in this kernel:  %env {VISIBLE}=…",
         ),
     )
+
+
+def misspelt_view(name: str) -> View:
+    """Return what to show under a cell that sets a variable whose name has a slip in it."""
+    return View(title=f'CUDA does not read "{clean(name)}": did you mean {VISIBLE}?')
 
 
 def is_late(overview: Overview, process: KernelProcess) -> bool:

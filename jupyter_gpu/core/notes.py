@@ -226,7 +226,7 @@ def _why_uuid_fails(entry: Entry) -> str:
         old = f"{text} is the older form of a MIG device's name"
         if not entry.candidates:
             return f"{old}, and no GPU in MIG mode here has that UUID"
-        return f"{old} and cannot be resolved here, so name it by MIG- and its UUID; without it"
+        return f"{old}, and no MIG device here has these numbers"
     if entry.end == "unknown uuid":
         part = re.match(_PART_AND_TAIL, entry.text) and not re.match(_WHOLE_UUID, entry.text)
         why = ", and nothing, not even a blank, may stand behind a part of one" if part else ""

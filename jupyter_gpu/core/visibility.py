@@ -238,16 +238,19 @@ def _read_uuid(text: str, inventory: Inventory) -> Entry:
 
 
 def _read_old_form(text: str, inventory: Inventory) -> Entry:
-    """Read ``MIG-GPU-<uuid>/<gi>/<ci>``, whose device cannot be told here.
+    """Read ``MIG-GPU-<uuid>/<gi>/<ci>``: the parent's UUID and the numbers of the two instances.
 
-    The inventory does not carry the numbers of the GPU instance and the compute instance. Once it
-    does, this is the one place to look them up in: every caller is ready for a device. The GPUs in
-    MIG mode that the UUID fits are the candidates; without one the driver finds no device
-    (measured on GPUs that are not in MIG mode).
+    Where the inventory does not know the numbers, the GPUs in MIG mode that the UUID fits are the
+    candidates; without one the driver finds no device (measured on GPUs that are not in MIG mode).
     """
-    parents = tuple(gpu for gpu in inventory.gpus if gpu.mig_mode)
-    candidates = _in_full(text[len("MIG-") :].partition("/")[0], parents)
-    return Entry(text, end="old mig form", candidates=candidates)
+    parent, _, numbers = text[len("MIG-") :].partition("/")
+    parents = _in_full(parent, tuple(gpu for gpu in inventory.gpus if gpu.mig_mode))
+    instances = re.match(r"([0-9]{1,9})/([0-9]{1,9})", numbers)
+    for mig in _usable(inventory, "mig") if instances and len(parents) == 1 else ():
+        named = (mig.parent, str(mig.gpu_instance), str(mig.compute_instance))
+        if instances and named == (parents[0].uuid, instances[1], instances[2]):
+            return Entry(text, device=mig)
+    return Entry(text, end="old mig form", candidates=parents)
 
 
 def _in_full(text: str, devices: tuple[Device, ...]) -> tuple[Device, ...]:

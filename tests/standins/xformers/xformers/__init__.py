@@ -1,0 +1,1 @@
+"""A stand-in for a library whose submodule makes a context while it is imported."""
