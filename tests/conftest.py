@@ -24,6 +24,8 @@ TESTS = Path(__file__).parent
 if str(TESTS) not in sys.path:
     sys.path.insert(0, str(TESTS))
 
+pytest.register_assert_rewrite("situations", "kernels", "cell_kernel")
+
 from jupyter_gpu.adapters import locks, processes  # noqa: E402 - after the path is set
 from jupyter_gpu.adapters.machine import find_machine  # noqa: E402
 from jupyter_gpu.core.layout import Range  # noqa: E402

@@ -13,6 +13,7 @@ from cell_kernel import kernel
 
 import jupyter_gpu
 from doubles import gpu
+from jupyter_gpu.adapters.processes import reference
 from situations import compiled, forks, held, ids, numbering, quiet, too_late, values
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the doubles are Linux libraries")
@@ -56,7 +57,11 @@ class World:
         with jupyter_gpu.acquire(indices) as held_lease:
             held_lease.describe(
                 lambda owner: dataclasses.replace(
-                    owner, kind="kernel", notebook=notebook, idle_since=since.isoformat()
+                    owner,
+                    kind="kernel",
+                    notebook=notebook,
+                    idle_since=since.isoformat(),
+                    keeper=reference(os.getpid()),
                 )
             )
             yield held_lease

@@ -5,8 +5,8 @@ import os
 import random
 import re
 import warnings
-from dataclasses import replace
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
