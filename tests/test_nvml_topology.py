@@ -108,9 +108,7 @@ def test_a_level_that_nobody_knows_yet_is_unknown(read):
 def test_nvlinks_are_counted_where_their_ends_are_known(
     read, lanes, status, nvlink, count, switched
 ):
-    described = [
-        gpu(index, nvlinks=own, p2p_status=status) for index, own in enumerate(lanes)
-    ]
+    described = [gpu(index, nvlinks=own, p2p_status=status) for index, own in enumerate(lanes)]
     (link,) = read(*described).links
     assert (link.nvlink, link.nvlinks, link.through_switch) == (nvlink, count, switched)
 

@@ -104,6 +104,8 @@ def test_a_link_may_be_named_on_both_sides():
     links = read_links(described([{"1": "nv2"}, {"0": "NV2"}])["gpus"])
     assert links == (GivenLink(0, 1, None, 2, nvlink=True),)
     assert read_links([{"name": "NVIDIA X"}]) is None
+    assert read_links([{"links": None}, {"links": {}}]) == ()
+    assert read_links([{"links": None}]) is read_links([]) is None
 
 
 def test_a_machine_without_gpus_has_an_empty_topology(simulate):

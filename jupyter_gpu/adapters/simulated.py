@@ -212,7 +212,7 @@ def _machine_of(gpus: list[Mapping[str, object]], driver: str) -> _Described:
 
 def _links(gpus: list[Mapping[str, object]]) -> tuple[GivenLink, ...] | None:
     """Read the links here, so that a wrong one is told at every reading of the machine."""
-    if not any("links" in gpu for gpu in gpus):
+    if not any(gpu.get("links") is not None for gpu in gpus):
         return None
     from jupyter_gpu.adapters.simulated_topology import (  # noqa: PLC0415 - few have links
         WrongLinksError,

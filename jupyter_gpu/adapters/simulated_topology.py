@@ -63,8 +63,10 @@ def read_links(gpus: Sequence[Mapping[str, object]]) -> tuple[GivenLink, ...] | 
         When a link leads nowhere, is of an unknown kind, or two GPUs disagree on it.
     """
     found: dict[tuple[int, int], GivenLink] = {}
-    named = {index: gpu["links"] for index, gpu in enumerate(gpus) if "links" in gpu}
+    named = {index: gpu.get("links") for index, gpu in enumerate(gpus)}
     for index, links in named.items():
+        if links is None:
+            continue
         if not isinstance(links, dict):
             raise WrongLinksError(f'GPU {index}: \'links\' is an object such as {{"1": "nvlink"}}')
         for far, kind in links.items():
@@ -72,7 +74,8 @@ def read_links(gpus: Sequence[Mapping[str, object]]) -> tuple[GivenLink, ...] | 
             pair = (link.one, link.other)
             if found.setdefault(pair, link) != link:
                 raise WrongLinksError(f"GPU {link.one} and GPU {link.other} disagree on their link")
-    return tuple(found.values()) if named else None
+    unnamed = all(links is None for links in named.values())
+    return None if unnamed else tuple(found.values())
 
 
 def _given(index: int, far: str, kind: object, count: int) -> GivenLink:
@@ -90,9 +93,7 @@ def _given(index: int, far: str, kind: object, count: int) -> GivenLink:
     return GivenLink(one, other, path)
 
 
-def simulated_topology(
-    gpus: tuple[Device, ...], given: tuple[GivenLink, ...] | None
-) -> Topology:
+def simulated_topology(gpus: tuple[Device, ...], given: tuple[GivenLink, ...] | None) -> Topology:
     """Return the topology of simulated GPUs.
 
     Parameters
