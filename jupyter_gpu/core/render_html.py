@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 
+from jupyter_gpu.core.checks import Check
 from jupyter_gpu.core.view import Column, Table, View
 
 _MUTED = "color:var(--jp-ui-font-color2,currentColor)"
@@ -24,6 +25,7 @@ def as_html(view: View) -> str:
         _paragraph(f"<strong>{_escaped(view.title)}</strong>{machine}"),
         *(_code(line) for line in view.code),
         *(_table(table) for table in view.tables),
+        *([_checks(view.checks)] if view.checks else []),
         *([view.drawing] if view.drawing else []),
         *(_paragraph(_escaped(line)) for line in view.lines),
     ]
@@ -63,6 +65,30 @@ def _row(table: Table, row: tuple[str, ...], kept: list[int]) -> str:
     cells = _cell("th", table.columns[first], row[first], "row")
     cells += "".join(_cell("td", table.columns[n], row[n]) for n in rest)
     return f"<tr>{cells}</tr>"
+
+
+def _checks(checks: tuple[Check, ...]) -> str:
+    """Return the findings as a table whose first column says in words how each stands."""
+    columns = (Column("Status"), Column("Check"), Column("Found, and what to do"))
+    headings = "".join(_cell("th", column, column.heading, "col") for column in columns)
+    rows = "".join(_check(check, columns) for check in checks)
+    return (
+        '<table style="margin:4px 0;border-collapse:collapse;font-size:inherit">'
+        f'<caption style="text-align:left;{_MUTED}">Checks</caption>'
+        f"<thead><tr>{headings}</tr></thead><tbody>{rows}</tbody></table>"
+    )
+
+
+def _check(check: Check, columns: tuple[Column, ...]) -> str:
+    status = check.status if check.status == "ok" else check.status.upper()
+    fix = "" if check.fix is None else _escaped(check.fix)
+    if fix and check.fix_is_command:
+        fix = f"<code>{fix}</code>"
+    found = _escaped(check.found) + (f"<br>→ {fix}" if fix else "")
+    return (
+        f"<tr>{_cell('td', columns[0], status)}{_cell('th', columns[1], check.name, 'row')}"
+        f'<td style="text-align:left;{_CELL}">{found}</td></tr>'
+    )
 
 
 def _cell(tag: str, column: Column, text: str, scope: str | None = None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from jupyter_gpu.core.checks import Check
 from jupyter_gpu.core.view import Table, View
 
 WIDTH = 80
@@ -32,6 +33,8 @@ def as_text(view: View) -> str:
         if number:
             lines.append(f"{table.caption}:")
         lines.extend(_table(table))
+    for check in view.checks:
+        lines.extend(_check(check))
     for line in view.lines:
         lines.extend(wrapped(line))
     for note in view.notes:
@@ -122,6 +125,16 @@ def _table(table: Table) -> list[str]:
         lines.append((_GAP + _GAP.join([*cells, first])).rstrip())
         lines.extend(" " * before + line for line in more)
     return lines
+
+
+def _check(check: Check) -> list[str]:
+    """Return a finding with its status in words, and under it what mends it."""
+    lines = wrapped(f"{check.status:<4}  {check.name}: {check.found}", indent=_UNDER)
+    if check.fix is None:
+        return lines
+    fix = f"{_UNDER}→ {check.fix}"
+    # A command stays in one piece, however long: it is there to be copied.
+    return [*lines, *([fix] if check.fix_is_command else wrapped(fix, indent=f"{_UNDER}  "))]
 
 
 def _padded(text: str, width: int, *, right: bool) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from jupyter_gpu.core.checks import Check
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.leases import clean
 from jupyter_gpu.core.overview import Leasing
@@ -42,7 +43,8 @@ class Table:
 class View:
     """One page: the answer in a line, what machine it is about, then the particulars.
 
-    ``notices`` come first of all, ``lines`` are facts, ``notes`` what one should know or do.
+    ``notices`` come first of all, ``lines`` are facts, ``notes`` what one should know or do;
+    ``checks`` are findings, each with what mends it.
     ``drawing`` is an SVG element with a label of its own, shown in HTML only: it says nothing that
     the rest does not say. ``code`` are lines to copy: no one of them is ever broken.
     """
@@ -54,6 +56,7 @@ class View:
     lines: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     drawing: str = ""
+    checks: tuple[Check, ...] = ()
     code: tuple[str, ...] = ()
 
 

@@ -1,0 +1,218 @@
+"""The checks of a kernel, its lease, MPS, and what is left on the GPUs."""
+
+import pytest
+from support_cli import GIB, device, inventory, kernel, lease, overview, using
+
+from jupyter_gpu.core.facts import MPS, DeviceUser, Facts
+from jupyter_gpu.core.history import Change, Frozen, History
+from jupyter_gpu.core.overview import Leasing
+from jupyter_gpu.core.process_checks import kernel_checks, leftover_checks, mps_check
+
+LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+PIPES = "CUDA_MPS_PIPE_DIRECTORY"
+
+
+def of_kernel(process, **options):
+    found = list(kernel_checks(overview(process=process, **options), process))
+    for check in found:
+        assert (check.fix is None) == (check.status == "ok"), check
+    return found
+
+
+def leftovers(*arguments, users=(), everybody=False, **options):
+    facts = Facts(users=tuple(users), sees_everybody=everybody)
+    return list(leftover_checks(overview(*arguments, **options), facts))
+
+
+class TestState:
+    """What CUDA does here, and since which cell."""
+
+    @pytest.mark.parametrize(
+        ("state", "words"),
+        [
+            ("open", "nothing has initialised it"),
+            ("absent", "no working driver"),
+            ("simulated", "no driver"),
+        ],
+    )
+    def test_what_is_in_order_is_one_line(self, state, words):
+        check = of_kernel(kernel(state=state))[0]
+        assert (check.status, words in check.found) == ("ok", True)
+
+    def test_b45_frozen_names_the_cell_and_the_call(self):
+        history = History(frozen=Frozen(4, call="torch.cuda.is_available"))
+        check = of_kernel(kernel(state="frozen", in_force=(3, 5), history=history))[0]
+        assert check.status == "ok"
+        assert check.found == "frozen by cell [4] (torch.cuda.is_available)"
+
+    def test_b06_an_import_that_froze_it_is_a_warning(self):
+        history = History(frozen=Frozen(2, chain=("kornia", "kornia.core")))
+        check = of_kernel(kernel(state="frozen", in_force=(3, 5), history=history))[0]
+        assert check.status == "warn"
+        assert "import kornia, which imports kornia.core" in check.found
+
+    def test_late_changes_are_named_by_their_cells(self):
+        changes = tuple(Change(cell, "1", "2", "%env") for cell in (3, 6, 6, 8))
+        history = History(frozen=Frozen(4), changes=changes)
+        check = of_kernel(kernel(state="frozen", in_force=(3, 5), history=history))[0]
+        assert check.found.endswith("after that, in cell [6], cell [8]")
+
+    def test_a_freeze_that_nobody_saw_is_one(self):
+        check = of_kernel(kernel(state="frozen", in_force=(3, 5)))[0]
+        assert check.found == "frozen; since which cell is not known"
+
+
+@pytest.mark.parametrize(
+    ("frozen", "status", "words"),
+    [
+        pytest.param(True, "fail", "it can never use CUDA", id="B47"),
+        (False, "ok", "had not initialised CUDA"),
+        (None, "warn", "if that had initialised it"),
+    ],
+)
+def test_a_fork_is_told_from_what_its_kernel_was(frozen, status, words):
+    check = of_kernel(kernel(state="forked", history=History(forked_frozen=frozen)))[0]
+    assert (check.name, check.status, words in check.found) == ("fork", status, True)
+    assert check.fix is None or "spawn" in check.fix
+
+
+class TestLease:
+    """The lease of this kernel against what is visible in it."""
+
+    MINE = "a" * 15
+
+    def one(self, process, **options):
+        return of_kernel(process, **options)[1]
+
+    def test_what_is_leased_and_visible_is_in_order(self):
+        process = kernel(launched="1,2", now="1,2", lease_id=self.MINE)
+        check = self.one(process, leases=(lease("a", (1, 2)),), value="1,2")
+        assert (check.status, check.found) == ("ok", "physical 1, 2, for this kernel alone")
+
+    def test_a_value_outside_the_lease_is_a_warning_with_the_way_back(self):
+        process = kernel(launched="1", now="0,1", lease_id=self.MINE)
+        check = self.one(process, leases=(lease("a", (1,)),), value="0,1")
+        assert check.status == "warn"
+        assert "physical 0 is visible too" in check.found
+        assert check.fix == 'set CUDA_VISIBLE_DEVICES to "1"'
+
+    def test_what_is_in_force_counts_rather_than_the_value(self):
+        process = kernel(state="frozen", in_force=(0,), lease_id=self.MINE)
+        check = self.one(process, leases=(lease("a", (1,)),), value="1")
+        assert (check.status, check.fix) == ("warn", "restart the kernel")
+
+    def test_a_lease_that_is_gone_is_a_failure(self):
+        check = self.one(kernel(lease_id=self.MINE))
+        assert (check.status, check.fix) == ("fail", "restart the kernel")
+
+    def test_a_doubtful_lease_says_why(self):
+        process = kernel(lease_id=self.MINE)
+        check = self.one(process, leases=(lease("a", (1,), note="both cannot be true"),), value="1")
+        assert (check.status, "both cannot be true" in check.found) == ("warn", True)
+
+    def test_without_a_lease_it_matters_whether_somebody_holds_what_is_visible(self):
+        assert self.one(kernel(), value="1").status == "ok"
+        check = self.one(kernel(), leases=(lease("b", (1,)),), value="1")
+        assert check.status == "warn"
+        assert "physical 1 is held by alice (expb.ipynb)" in check.found
+
+    def test_without_a_lease_and_a_gpu_nothing_is_missing(self):
+        assert self.one(kernel(), value="-1").found == "none, and no GPU is visible"
+
+    def test_where_leases_do_not_work_none_is_missed(self):
+        nowhere = Leasing(exclusive=False, problem="Not exclusive here.")
+        assert self.one(kernel(lease_id=self.MINE), leasing=nowhere).status == "ok"
+
+
+class TestMPS:
+    """Limits mean nothing without a daemon."""
+
+    def test_where_nothing_speaks_of_it_there_is_no_line(self):
+        assert mps_check(Facts(), {LIMIT: "25"}) is None
+        assert mps_check(Facts(mps=MPS("/p", daemon=False)), {}) is None
+        assert mps_check(Facts(mps=MPS("/p", daemon=None)), {}) is None
+
+    @pytest.mark.parametrize(
+        ("environ", "words"),
+        [({LIMIT: "25"}, "nothing is limited"), ({PIPES: "/p"}, "programs run without MPS")],
+    )
+    def test_settings_without_a_daemon_are_a_warning(self, environ, words):
+        check = mps_check(Facts(mps=MPS("/p", daemon=False)), environ)
+        assert (check.status, words in check.found) == ("warn", True)
+        assert "unset" in check.fix
+
+    @pytest.mark.parametrize(("daemon", "words"), [(True, "runs"), (None, "cannot be seen")])
+    def test_a_daemon_is_said_with_its_limits(self, daemon, words):
+        check = mps_check(Facts(mps=MPS("/p", daemon=daemon)), {LIMIT: "25"})
+        assert (check.status, words in check.found) == ("ok", True)
+        assert f'{LIMIT}="25"' in check.found
+
+
+class TestLeftovers:
+    """Memory that nobody explains, and workers whose kernel is dead."""
+
+    WORKER = DeviceUser(812, "alice", "python -m ipykernel_launcher", (0,), orphan=True)
+    MONITOR = DeviceUser(99, "root", "nvidia-persistenced", (0, 1))
+    HELD = inventory(device(0, memory_used_bytes=int(8.5 * GIB)), device(1))
+
+    def test_a_machine_at_rest_has_none(self):
+        assert leftovers(users=(self.MONITOR,)) == []
+
+    def test_b64_memory_without_a_process_names_who_has_the_device_open(self):
+        (check,) = leftovers(self.HELD, users=(self.WORKER, self.MONITOR))
+        assert check.status == "warn"
+        assert check.found.startswith("8.5 GiB of GPU 0 are held, and the holder is not visible")
+        assert "812 of alice" in check.found
+        assert "99 of root" in check.found
+        assert check.fix == "kill 812"
+
+    def test_b64_it_never_suggests_to_empty_a_cache(self):
+        for users in ((), (self.WORKER,), (self.MONITOR,)):
+            for everybody in (True, False):
+                (check,) = leftovers(self.HELD, users=users, everybody=everybody)
+                assert "empty_cache" not in check.found + check.fix
+
+    def test_who_may_not_look_is_told_who_may(self):
+        (check,) = leftovers(self.HELD)
+        assert check.fix.startswith("sudo jupyter gpu doctor")
+        (check,) = leftovers(self.HELD, everybody=True)
+        assert "nobody here has the device open" in check.found
+
+    def test_b117_what_the_driver_keeps_is_nobodys(self):
+        assert leftovers(inventory(device(0, memory_used_bytes=308 * 2**20))) == []
+
+    @pytest.mark.parametrize(
+        ("changes", "seen"),
+        [
+            ({"processes": using(5, GIB)}, ((5, "ben", "python train.py"),)),
+            ({"display": True}, ()),
+            ({"problem": "it is lost"}, ()),
+            ({"mig_mode": True}, ()),
+            ({"memory_used_bytes": None}, ()),
+        ],
+    )
+    def test_memory_that_is_explained_is_not_mentioned(self, changes, seen):
+        machine = inventory(device(0, **{"memory_used_bytes": 9 * GIB, **changes}))
+        assert leftovers(machine, seen=seen) == []
+
+    def test_a_pid_that_is_gone_explains_nothing(self):
+        machine = inventory(device(0, memory_used_bytes=GIB, processes=using(5, GIB)))
+        assert len(leftovers(machine)) == 1
+
+    def test_under_a_lease_memory_is_the_holders(self):
+        assert leftovers(self.HELD, leases=(lease("b", (0,)),)) == []
+
+    @pytest.mark.parametrize(("state", "count"), [("open", 1), ("frozen", 0)])
+    def test_in_my_own_lease_memory_is_a_leftover_while_i_have_used_none(self, state, count):
+        process = kernel(lease_id="a" * 15, state=state)
+        found = leftovers(self.HELD, leases=(lease("a", (0,)),), process=process)
+        assert len(found) == count
+
+    def test_b74_a_worker_of_a_dead_kernel_is_listed_with_pid_and_command(self):
+        (check,) = leftovers(users=(self.WORKER, self.MONITOR))
+        assert (check.name, check.status, check.fix) == ("orphan 812", "warn", "kill 812")
+        assert "python -m ipykernel_launcher" in check.found
+
+    def test_a_worker_that_keeps_a_lease_is_said_there_and_not_again(self):
+        kept = lease("b", (0,), state="draining", pids=(812,))
+        assert leftovers(users=(self.WORKER,), leases=(kept,)) == []
