@@ -1,4 +1,7 @@
-"""Examines the machine: its driver, what is visible, the lease directory, and the leases in it."""
+"""Examines the machine: its driver, what is visible, the lease directory, and the leases in it.
+
+The same checks serve ``jupyter gpu doctor`` and, with what only a kernel knows, ``%gpu check``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ from jupyter_gpu.adapters.place import (
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.checks import Check
 from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.driver_checks import machine_checks
 from jupyter_gpu.core.errors import StoreError
+from jupyter_gpu.core.framework_checks import framework_checks
 from jupyter_gpu.core.layout import (
     LEASE_IDS,
     QUEUE,
@@ -29,63 +34,48 @@ from jupyter_gpu.core.layout import (
     device_range,
     lease_id_at,
 )
-from jupyter_gpu.core.notes import ON_PURPOSE
 from jupyter_gpu.core.overview import Overview
+from jupyter_gpu.core.process_checks import kernel_checks, leftover_checks, mps_check
 from jupyter_gpu.core.quantities import in_words
 from jupyter_gpu.core.standing import holder_words
-from jupyter_gpu.core.view import listed, machine_words
+from jupyter_gpu.core.variable_checks import variable_checks
+from jupyter_gpu.core.view import listed
+from jupyter_gpu.facts import gather
 from jupyter_gpu.overview import NOT_EXCLUSIVE, read_overview
 
 SETUP = "sudo jupyter gpu setup"
 _AS_ROOT = "sudo jupyter gpu doctor  names the process"
 
 
-def examine(environ: Mapping[str, str]) -> tuple[Check, ...]:
-    """Return the checks of the machine that an environment means; nothing is changed by them."""
-    overview = read_overview(environ, sensors=False)
+def examine(environ: Mapping[str, str], overview: Overview | None = None) -> tuple[Check, ...]:
+    """Return the checks of the machine that an environment means; nothing is changed by them.
+
+    Parameters
+    ----------
+    environ
+        Names the machine, the lease directory and what is visible.
+    overview
+        The machine as it has just been read; one with a kernel's own process adds what only that
+        kernel knows. None reads it anew.
+    """
+    if overview is None:
+        overview = read_overview(environ, sensors=False)
+    facts = gather(environ, overview)
     place = find_place(environ, simulated=is_simulated(environ))
+    # Where GPUs are given out one by one, that some are hidden is as it should be.
+    confined = facts.container or "SLURM_JOB_ID" in environ
+    mps = mps_check(facts, environ)
+    process = overview.process
     return (
-        *_driver(overview),
-        _visible(overview),
+        *machine_checks(overview, facts, confined=confined),
+        *variable_checks(overview, facts, environ),
+        *(() if process is None else kernel_checks(overview, process)),
+        *framework_checks(overview, facts, environ),
+        *(() if mps is None else (mps,)),
         *_directory(place),
         *_leases(overview, place),
+        *leftover_checks(overview, facts),
     )
-
-
-def _driver(overview: Overview) -> Iterator[Check]:
-    inventory = overview.inventory
-    if inventory.problem is None:
-        words = f"{machine_words(inventory)}, {in_words(len(inventory.gpus))}"
-        yield Check("driver", "ok", words)
-    else:
-        found, fix = _halves(inventory.problem)
-        # A machine without a driver is in order: its kernels run without a GPU.
-        bad = inventory.source == "nvml" or not fix
-        yield Check("driver", "fail" if bad else "warn", found, fix or "mend the description")
-    for device in inventory.devices:
-        if device.problem is not None and not device.mig_mode:
-            found, fix = _halves(device.problem)
-            yield Check(
-                f"GPU {device.index}", "warn", found, fix or f"nvidia-smi -i {device.index}"
-            )
-
-
-def _halves(problem: str) -> tuple[str, str]:
-    """Part a driver's sentence into what is so and what to do about it."""
-    found, _, fix = problem.partition("; ")
-    return found.removesuffix("."), fix.removesuffix(".")
-
-
-def _visible(overview: Overview) -> Check:
-    visible = overview.visible
-    name = "CUDA_VISIBLE_DEVICES"
-    notes = [note for note in visible.notes if not note.startswith(ON_PURPOSE)]
-    if notes:
-        return Check(name, "warn", " ".join(notes), f"set it anew, or  unset {name}")
-    if visible.value is None:
-        return Check(name, "ok", "not set: every GPU is visible")
-    shown = listed(device.index for device in visible.devices)
-    return Check(name, "ok", f'"{visible.value}": {f"physical {shown}" if shown else "no GPU"}')
 
 
 def _directory(place: Place) -> Iterator[Check]:
@@ -172,8 +162,9 @@ def _leases(overview: Overview, place: Place) -> Iterator[Check]:
     holdings = overview.holdings
     words = f"{in_words(len(holdings.leases), 'lease')}, {len(holdings.waiters)} waiting"
     yield Check("leases", "ok", words)
+    own = overview.lease  # its line is the kernel's own
     for lease in holdings.leases:
-        if lease.state != "draining" and lease.note is None:
+        if lease is own or (lease.state != "draining" and lease.note is None):
             continue
         where = f"GPU {listed(lease.record.indices)}, {holder_words(lease)}"
         found = f"{where}: {lease.note or lease.state}"

@@ -1,16 +1,20 @@
+import dataclasses
 import os
 import subprocess
 import sys
 
 import pytest
-from support_cli import gpu, gpu_json
+from doubles import gpu as gpu_double
+from doubles.fixtures import driver_double, driver_libraries
+from support_cli import gpu, gpu_json, kernel
 
 import jupyter_gpu
 from jupyter_gpu.adapters import locks
-from jupyter_gpu.core.checks import Check
 from jupyter_gpu.core.layout import LEASE_IDS, QUEUE, Range, device_range
 from jupyter_gpu.doctor import examine
-from jupyter_gpu.faces.commands.doctor import _text
+from jupyter_gpu.overview import read_overview
+
+__all__ = ["driver_double", "driver_libraries"]
 
 HOLD = """
 import os, sys
@@ -197,16 +201,43 @@ def test_the_command_says_what_mends_each_finding_and_fails_for_a_failure(
     lines = out.splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith("fail  lease directory: "))
     assert any(line.startswith("      → ") for line in lines[at + 1 : at + 4])
-    assert "1 failed" in lines[-1]
+    assert "1 failed" in lines[0]
 
 
-def test_a_command_to_copy_stays_in_one_piece_and_sentences_wrap():
-    command = f"/srv/{'long/' * 10}python -m pip install jupyter-gpu ipykernel"
-    sentence = "unset JUPYTER_GPU_LEASE_DIR, or name a local directory in it, then look again"
-    checks = (Check("a", "fail", "x", command), Check("b", "warn", "word " * 30, sentence))
-    lines = _text(checks).splitlines()
-    assert lines[1] == f"      → {command}"
-    assert all(len(line) <= 80 for line in lines[2:])
+def test_the_driver_is_asked_by_a_fresh_process_beside_nvml(driver_double):
+    driver_double.write(gpu_double(0), gpu_double(1))
+    said = driver_double.python(
+        "import os; from jupyter_gpu.doctor import examine\n"
+        "print([c.found for c in examine(os.environ) if c.name == 'CUDA driver'])",
+        CUDA_VISIBLE_DEVICES="1",
+    )
+    assert "shows 1 device (cuda:0 = physical 1); NVML lists 2 GPUs" in said
+
+
+def test_outside_a_kernel_nothing_is_said_of_one(eight_gpus):
+    names = {check.name for check in examine(os.environ)}
+    assert not names & {"CUDA in this kernel", "lease of this kernel", "fork"}
+    torch = [check for check in examine(os.environ) if check.name == "torch"]
+    assert all(f" in {sys.executable}" in check.found for check in torch)
+
+
+def test_a_kernels_overview_adds_what_only_it_knows(eight_gpus):
+    seen = dataclasses.replace(read_overview(os.environ), process=kernel(state="simulated"))
+    names = [check.name for check in examine(os.environ, seen)]
+    assert {"CUDA in this kernel", "lease of this kernel"} <= set(names)
+
+
+def test_a_kernels_own_lease_is_one_line(eight_gpus):
+    with jupyter_gpu.acquire(1) as held:
+        seen = read_overview(os.environ)
+        lease = dataclasses.replace(seen.holdings.leases[0], note="both cannot be true")
+        seen = dataclasses.replace(
+            seen,
+            holdings=dataclasses.replace(seen.holdings, leases=(lease,)),
+            process=kernel(state="simulated", lease_id=held.id),
+        )
+        found = [check for check in examine(os.environ, seen) if "both cannot" in check.found]
+    assert [check.name for check in found] == ["lease of this kernel"]
 
 
 def test_its_json_has_every_check(capsys, eight_gpus, monkeypatch):

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 
-from jupyter_gpu.core.checks import Check
+from jupyter_gpu.core.checks import checks_answer
+from jupyter_gpu.core.checks_view import checks_view
 from jupyter_gpu.core.errors import EXIT_FAILURE
-from jupyter_gpu.core.quantities import in_words
-from jupyter_gpu.core.render_text import wrapped
 from jupyter_gpu.doctor import examine
 from jupyter_gpu.environments import examine_environments
-from jupyter_gpu.faces.commands.command import Command, Options, write_json
+from jupyter_gpu.faces.commands.command import Command, Options, answer
 from jupyter_gpu.faces.spec_checks import examine_kernelspecs
 from jupyter_gpu.overview import read_overview
-
-_INDENT = " " * 6
-_COMMANDS = ("/", "'/", "jupyter ", "sudo ", "kill ", "nvidia-smi ", "python")
 
 
 class Doctor(Command):
@@ -24,9 +19,10 @@ class Doctor(Command):
 
     name = "doctor"
     about = (
-        "Check the driver, what is visible, the lease directory and the leases, the\n"
-        "environments of Jupyter servers, and the kernelspecs. Exits 1 when a check fails.\n"
-        "As root it also names other users' processes."
+        "Check the driver, what CUDA and its libraries make of the variables, the lease\n"
+        "directory and the leases, what is left on the GPUs, the environments of Jupyter\n"
+        "servers, and the kernelspecs. Exits 1 when a check fails. As root it also names\n"
+        "other users' processes. In a notebook,  %gpu check  adds what the kernel knows."
     )
     example = "  jupyter gpu doctor\n  sudo jupyter gpu doctor"
     has_arguments = False
@@ -34,34 +30,14 @@ class Doctor(Command):
     def run(self, options: Options, rest: tuple[str, ...] | None) -> int:
         """Answer with one line a check, and what mends it under it."""
         del rest
-        inventory = read_overview(os.environ, sensors=False).inventory
+        overview = read_overview(os.environ, sensors=False)
         checks = (
-            *examine(os.environ),
+            *examine(os.environ, overview),
             *examine_environments(os.environ),
-            *examine_kernelspecs(inventory),
+            *examine_kernelspecs(overview.inventory),
         )
-        data = {"schema": 1, "checks": [check.as_json() for check in checks]}
-        if options.json:
-            write_json(data)
-        else:
-            sys.stdout.write(f"{_text(checks)}\n")
+        answer(options, checks_answer(checks), checks_view(checks))
         return EXIT_FAILURE if any(check.status == "fail" for check in checks) else 0
-
-
-def _text(checks: tuple[Check, ...]) -> str:
-    lines = []
-    for check in checks:
-        found = f"{check.status:<4}  {check.name}: {check.found}"
-        lines.extend(wrapped(found, indent=_INDENT))
-        if check.fix is not None:
-            fix = f"{_INDENT}→ {check.fix}"
-            # A command stays in one piece, however long: it is there to be copied.
-            is_command = check.fix.startswith(_COMMANDS)
-            lines.extend([fix] if is_command else wrapped(fix, indent=f"{_INDENT}  "))
-    failed = sum(check.status == "fail" for check in checks)
-    warned = sum(check.status == "warn" for check in checks)
-    lines.append(f"{in_words(len(checks), 'check')}: {failed} failed, {warned} with a warning")
-    return "\n".join(lines)
 
 
 COMMAND = Doctor()
