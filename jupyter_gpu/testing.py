@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from jupyter_gpu.adapters.gauge import InventoryGauge
 from jupyter_gpu.adapters.place import Place
 from jupyter_gpu.allocator import Acquisition, acquire_now
 from jupyter_gpu.core.devices import Device, Inventory
@@ -69,6 +71,10 @@ class FakeMachine:
         """Return the inventory as it is set now."""
         self.reads += 1
         return self.inventory
+
+    def gauge(self, uuids: Sequence[str]) -> InventoryGauge:
+        """Return what reads these devices as they are set at that moment."""
+        return InventoryGauge(self.read, uuids)
 
     def topology(self) -> Topology:
         """Return the topology, which knows nothing until a test sets ``connected``."""

@@ -7,6 +7,7 @@ to read). A command that runs for a tenth of a second has other work to do meanw
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from jupyter_gpu.adapters.machine import Machine
 from jupyter_gpu.core.devices import Inventory
 
 if TYPE_CHECKING:
+    from jupyter_gpu.adapters.gauge import Gauge
     from jupyter_gpu.core.topology import Topology
 
 
@@ -68,6 +70,11 @@ class AheadMachine:
             raise self._error
         assert self._inventory is not None, "read, or an error"
         return self._inventory
+
+    def gauge(self, uuids: Sequence[str]) -> Gauge:
+        """Return what reads these devices, made after the inventory."""
+        self._thread.join()
+        return self._machine.gauge(uuids)
 
     def topology(self) -> Topology:
         """Return how the GPUs are connected, read after the inventory."""

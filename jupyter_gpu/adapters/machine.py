@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from jupyter_gpu.core.devices import Inventory
 
 if TYPE_CHECKING:
+    from jupyter_gpu.adapters.gauge import Gauge
     from jupyter_gpu.core.topology import Topology
 
 SIMULATE = "JUPYTER_GPU_SIMULATE"
@@ -30,6 +31,9 @@ class Machine(Protocol):
 
     def read(self, *, sensors: bool = True) -> Inventory:
         """Return what there is now; without sensors the slow readings are None."""
+
+    def gauge(self, uuids: Sequence[str]) -> Gauge:
+        """Return what reads these devices again and again, quickly."""
 
     def topology(self) -> Topology:
         """Return how the GPUs are connected; what cannot be known of that is None, no error."""

@@ -20,10 +20,12 @@ from jupyter_gpu.core import nvml_words
 from jupyter_gpu.core.devices import Device, Inventory
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
+    from jupyter_gpu.adapters.gauge import Gauge
     from jupyter_gpu.core.topology import Topology
 
 
@@ -91,6 +93,26 @@ class NVMLMachine:
                 self._shutdown()
                 return Inventory("nvml", problem=nvml_words.machine_problem(count.code))
             return self._list(int(count.value), sensors=sensors)
+
+    def gauge(self, uuids: Sequence[str]) -> Gauge:
+        """Return what reads these devices quickly, by handles that are opened now.
+
+        It may be used from another thread, until this machine is closed; from then on it knows
+        nothing.
+        """
+        # Only where a cell is measured: every command imports this module.
+        from jupyter_gpu.adapters.nvml_sample import NVMLGauge, find_handles  # noqa: PLC0415
+
+        with self._lock:
+            handles = () if self._open() is not None else find_handles(self._ask, uuids)
+        return NVMLGauge(self._ask_in_turn, handles or (None,) * len(uuids))
+
+    def _ask_in_turn(self, name: str, *arguments: object) -> Answer:
+        """Ask one question between those of other threads."""
+        with self._lock:
+            if self._nvml is None:
+                return Answer(None, nvml_words.UNINITIALIZED)
+            return self._ask(name, *arguments)
 
     def topology(self) -> Topology:
         """Return how the GPUs are connected; empty where NVML cannot be had, as ``read`` says."""

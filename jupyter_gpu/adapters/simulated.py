@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,7 @@ from jupyter_gpu.core.devices import Device, Inventory, Process
 from jupyter_gpu.core.errors import SimulationError
 
 if TYPE_CHECKING:
+    from jupyter_gpu.adapters.gauge import Gauge
     from jupyter_gpu.adapters.simulated_topology import GivenLink
     from jupyter_gpu.core.topology import Topology
 
@@ -112,6 +113,12 @@ class SimulatedMachine:
             When the description cannot be read, with what is wrong with it.
         """
         return self._described().inventory
+
+    def gauge(self, uuids: Sequence[str]) -> Gauge:
+        """Return what reads these devices from the description."""
+        from jupyter_gpu.adapters.gauge import InventoryGauge  # noqa: PLC0415 - as in nvml
+
+        return InventoryGauge(self.read, uuids)
 
     def topology(self) -> Topology:
         """Return how the GPUs are connected: as described, else as such machines usually are.
@@ -273,6 +280,8 @@ def _mig_device(parent: Device, number: int, part: Mapping[str, object]) -> Devi
         processes=_processes(part),
         minor=parent.minor,
         numa_node=parent.numa_node,
+        gpu_instance=number + 1,
+        compute_instance=0,
     )
 
 

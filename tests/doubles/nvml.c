@@ -259,6 +259,14 @@ int nvmlDeviceGetPowerManagementLimit(device handle, uint *milliwatts) {
     return end(give(&at, "power_limit_watts", 1000, milliwatts));
 }
 
+/* The counter is the whole GPU's: a MIG device has none. */
+int nvmlDeviceGetTotalEnergyConsumption(device handle, bytes *millijoules) {
+    FIND(nvmlDeviceGetTotalEnergyConsumption, handle);
+    if (at.slot >= 0 || !has(at.it, "energy_joules")) return end(NOT_SUPPORTED);
+    *millijoules = (bytes)(1000 * number(at.it, "energy_joules", 0) + 0.5);
+    return end(SUCCESS);
+}
+
 /* What no test needs a number for. */
 #define LACKING(name) \
     int name(void) { return NOT_SUPPORTED; }
@@ -278,4 +286,3 @@ LACKING(nvmlDeviceGetPerformanceState)
 LACKING(nvmlDeviceGetProcessUtilization)
 LACKING(nvmlDeviceGetSerial)
 LACKING(nvmlDeviceGetTotalEccErrors)
-LACKING(nvmlDeviceGetTotalEnergyConsumption)
