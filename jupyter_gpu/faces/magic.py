@@ -33,8 +33,17 @@ def answer_line(context: Context, line: str) -> Shown | Mapping[str, object] | N
 
 def answer_cell(context: Context, line: str, cell: str) -> object:
     """Answer ``%%gpu …``."""
-    del context, line, cell
-    _refuse("%%gpu is not built yet; %gpu, on a line of its own, is.")
+    from jupyter_gpu.faces.magics import measure  # noqa: PLC0415 - what a line never needs
+
+    try:
+        options = parse(measure.COMMAND, _split(line, "%%gpu"), program="%%gpu")
+        if options is None:
+            return None
+        inner = measure.prepare(context, options, cell)
+    except UsageError as error:
+        _refuse(str(error))
+    # Outside: what the cell itself raises is its own, an error of ours too.
+    return None if inner is None else measure.measure(context, options, inner)
 
 
 def _answer(context: Context, words: list[str]) -> Shown | Mapping[str, object] | None:
@@ -67,11 +76,11 @@ def _first(line: str) -> str:
     return line.split()[0]
 
 
-def _split(line: str) -> list[str]:
+def _split(line: str, program: str = "%gpu") -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as error:
-        raise UsageError(f"%gpu: {error} in {line!r}") from None
+        raise UsageError(f"{program}: {error} in {line!r}") from None
 
 
 def _shown_as_sentence(error: GPUError) -> None:
