@@ -11,6 +11,7 @@ import pytest
 from doubles import gpu, mig
 from doubles.fixtures import driver_double, driver_libraries
 from support_shell import make_shell
+from test_pyplatforms import ELSEWHERE
 
 import jupyter_gpu
 
@@ -182,7 +183,7 @@ def test_b28_the_driver_shows_another_order_than_nvml(check, driver_double):
 def test_b60_mig_counts_stand_side_by_side(check, driver_double):
     driver_double.write(gpu(0), gpu(1, mig_mode=True, mig=[mig(0), mig(1), mig(2)]))
     found = check().one("CUDA driver")["found"]
-    assert "shows 1 device" in found
+    assert "shows a fresh process 1 device" in found
     assert "NVML lists 2 GPUs and 3 MIG devices" in found
 
 
@@ -262,6 +263,19 @@ with make_shell() as shell:
     )  # fmt: skip
     (found,) = json.loads(said.strip().splitlines()[-1])
     assert (found["name"], found["status"]) == ("fork", status)
+
+
+@pytest.mark.parametrize("platform", ["darwin", "win32", "sandbox"])
+def test_on_other_systems_it_says_what_cannot_be_known(eight_gpus, program, platform):
+    code = (
+        f"{ELSEWHERE}\n"
+        "from jupyter_gpu.core.checks import checks_answer\n"
+        "from jupyter_gpu.doctor import examine\n"
+        "print(json.dumps([checks_answer(examine(os.environ)), '', '']))"
+    )
+    checked = Checked(*json.loads(program(code, arguments=(platform,)).read()))
+    assert checked.one("CUDA_VISIBLE_DEVICES")["status"] == "ok"
+    assert checked.one("lease directory")["status"] in ("warn", "fail")
 
 
 def test_it_takes_less_than_a_second(shell):

@@ -211,7 +211,7 @@ def test_the_driver_is_asked_by_a_fresh_process_beside_nvml(driver_double):
         "print([c.found for c in examine(os.environ) if c.name == 'CUDA driver'])",
         CUDA_VISIBLE_DEVICES="1",
     )
-    assert "shows 1 device (cuda:0 = physical 1); NVML lists 2 GPUs" in said
+    assert "shows a fresh process 1 device (cuda:0 = physical 1); NVML lists 2 GPUs" in said
 
 
 def test_outside_a_kernel_nothing_is_said_of_one(eight_gpus):

@@ -40,7 +40,7 @@ def test_a_sound_machine_is_said_once():
         ("CUDA driver", "ok"),
     ]
     assert found[0].found == "NVIDIA 580.159.04, CUDA 13.0"
-    assert "shows 4 devices" in found[2].found
+    assert "shows a fresh process 4 devices" in found[2].found
     assert "NVML lists 4 GPUs" in found[2].found
 
 
@@ -179,7 +179,7 @@ class TestMIG:
     def test_b60_the_two_counts_stand_side_by_side(self, machine):
         check = one("CUDA driver", machine, DriverAnswer(cuinit=0, uuids=digits(uuid(0))))
         assert check.status == "ok"
-        assert "shows 1 device" in check.found
+        assert "shows a fresh process 1 device" in check.found
         assert "NVML lists 2 GPUs and 3 MIG devices" in check.found
 
     @pytest.mark.parametrize("given", [1, 2])

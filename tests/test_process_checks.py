@@ -202,11 +202,21 @@ class TestLeftovers:
     def test_under_a_lease_memory_is_the_holders(self):
         assert leftovers(self.HELD, leases=(lease("b", (0,)),)) == []
 
-    @pytest.mark.parametrize(("state", "count"), [("open", 1), ("frozen", 0)])
-    def test_in_my_own_lease_memory_is_a_leftover_while_i_have_used_none(self, state, count):
-        process = kernel(lease_id="a" * 15, state=state)
-        found = leftovers(self.HELD, leases=(lease("a", (0,)),), process=process)
-        assert len(found) == count
+    @pytest.mark.parametrize(
+        ("leases", "count"), [(("a",), 1), ((), 1), (("b",), 0), (("a", "b"), 0)]
+    )
+    def test_memory_is_a_leftover_while_i_have_used_none_and_nobody_else_leases_it(
+        self, leases, count
+    ):
+        process = kernel(lease_id="a" * 15)
+        held = tuple(lease(name, (0,)) for name in leases)
+        assert len(leftovers(self.HELD, leases=held, process=process)) == count
+
+    @pytest.mark.parametrize("leases", [("a",), ()])
+    def test_b103_once_cuda_is_in_force_here_it_may_be_mine(self, leases):
+        process = kernel(lease_id="a" * 15, state="frozen", in_force=(0,))
+        held = tuple(lease(name, (0,)) for name in leases)
+        assert leftovers(self.HELD, leases=held, process=process) == []
 
     def test_b74_a_worker_of_a_dead_kernel_is_listed_with_pid_and_command(self):
         (check,) = leftovers(users=(self.WORKER, self.MONITOR))

@@ -86,9 +86,14 @@ class TestInAKernel:
         assert found.status == "warn"
         assert found.found == (
             '"" now, but that changes nothing in this kernel: in force is cuda:0 = physical 1; '
-            'launched with "1"'
+            'launched with "1".'
         )
         assert "restart" in found.fix
+
+    def test_a_late_value_that_means_nothing_says_that_too(self):
+        process = kernel(launched="1", now="7", state="frozen", in_force=(1,))
+        found = one("CUDA_VISIBLE_DEVICES", {"CUDA_VISIBLE_DEVICES": "7"}, process=process)
+        assert "The index 7 does not exist here" in found.found
 
     def test_a_variable_that_was_dropped_too_late(self):
         process = kernel(launched="1", now=None, state="frozen", in_force=(1,))
@@ -109,6 +114,7 @@ class TestInAKernel:
         (MIXED, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "ok", "as nvidia-smi does"),
         (MIXED, {"CUDA_VISIBLE_DEVICES": "GPU-00000001"}, "ok", "no number"),
         (inventory(), {}, "ok", "alike"),
+        (inventory(device(0), device(1, name="L4", problem="it is lost")), {}, "ok", "alike"),
         (inventory(), {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, "ok", "alike"),
     ],
 )  # fmt: skip

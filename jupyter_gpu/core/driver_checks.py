@@ -86,7 +86,7 @@ def _cuda_driver(overview: Overview, answer: DriverAnswer | None) -> Iterator[Ch
 
 
 def _refused(overview: Overview, code: int) -> Check:
-    found = cuinit_words(code)
+    found = f"a fresh process gets {cuinit_words(code)}"
     if not overview.inventory.gpus and code == overview.visible.cuinit:
         return Check(_CUDA, "ok", f"{found}, and NVML lists none")
     if code == overview.visible.cuinit:
@@ -99,7 +99,8 @@ def _seen(overview: Overview, answer: DriverAnswer) -> Check:
     by_digits = {_digits(device.uuid): device for device in inventory.devices}
     devices = [by_digits.get(digits) for digits in answer.uuids]
     shown = ", ".join(f"cuda:{n} = {_place(device)}" for n, device in enumerate(devices))
-    counts = f"shows {in_words(len(devices), 'device')} ({shown}); {_nvml_counts(inventory)}"
+    count = in_words(len(devices), "device")
+    counts = f"shows a fresh process {count} ({shown}); {_nvml_counts(inventory)}"
     if inventory.problem is not None and not inventory.devices:
         return Check(_CUDA, "ok", counts)
     expected = [_digits(device.uuid) for device in overview.visible.devices]

@@ -164,12 +164,12 @@ def _holder_is_hidden(device: Device, overview: Overview) -> bool:
         return False
     if any(one.pid in overview.known for one in device.processes):
         return False
+    given = () if process is None else process.in_force or ()
+    if device.uuid in {one.uuid for one in given}:
+        return False  # it may be this kernel's own, whose pid is another one outside a container
+    # Under a lease the memory is the holder's; under this kernel's, which has not used it yet, not.
     leases = overview.holdings.on(device.uuid)
-    if not leases:
-        return True
-    # Under a lease the memory is the holder's, unless that is a kernel that has not used CUDA yet.
-    mine = own is not None and all(lease.record.id == own.record.id for lease in leases)
-    return mine and process is not None and process.state == "open"
+    return all(own is not None and lease.record.id == own.record.id for lease in leases)
 
 
 def _held(device: Device, users: list[DeviceUser], facts: Facts) -> Check:

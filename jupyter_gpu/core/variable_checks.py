@@ -36,9 +36,9 @@ def variable_checks(
 
 def _visible(overview: Overview, environ: Mapping[str, str]) -> Check:
     visible, process = overview.visible, overview.process
-    if process is not None and is_late(overview, process):
-        return Check(VISIBLE, "warn", _late_words(process), _LATE)
     notes = [note for note in visible.notes if not note.startswith((ON_PURPOSE, f"{ORDER} "))]
+    if process is not None and is_late(overview, process):
+        return Check(VISIBLE, "warn", " ".join([f"{_late_words(process)}.", *notes]), _LATE)
     before = "" if process is None else _launch_words(process)
     if notes:
         found = " ".join([*notes, f"{before[2:]}." if before else ""]).strip()
@@ -86,7 +86,8 @@ def _order(overview: Overview, environ: Mapping[str, str]) -> Check:
         return Check(ORDER, "warn", found, fix)
     if value == "PCI_BUS_ID":
         return Check(ORDER, "ok", "PCI_BUS_ID: CUDA counts as nvidia-smi does")
-    alike = len({gpu.name for gpu in overview.inventory.gpus}) == 1
+    counted = (gpu for gpu in overview.inventory.gpus if not (gpu.problem or gpu.mig_mode))
+    alike = len({gpu.name for gpu in counted}) <= 1
     why = "the GPUs here are alike" if alike else "no number in the value depends on it"
     return Check(ORDER, "ok", f"{value_words(value)}: {why}")
 
