@@ -226,7 +226,9 @@ class Kernel:
             self.outputs.append(message)
             on_output(message)
 
-        reply = self.client.execute_interactive(code, output_hook=gather, timeout=SECONDS)
+        reply = self.client.execute_interactive(
+            code, output_hook=gather, timeout=SECONDS, stop_on_error=False
+        )
         return reply["content"]
 
     def shown(self):
