@@ -14,9 +14,14 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jupyter_gpu.adapters.inherited import keep_from_programs, take_inherited_lease
-from jupyter_gpu.core.variables import LEASE_FD, NOTICE, PROVISIONED
+from jupyter_gpu.core.variables import ANNOUNCE, LEASE_FD, NOTICE, POOL, PROVISIONED, STARTER
+
+if TYPE_CHECKING:
+    from jupyter_gpu.core.request import Request
+    from jupyter_gpu.lease import HeldLease
 
 _OWN_OPTIONS = (
     "gpus",
@@ -109,9 +114,10 @@ def prepare(arguments: Arguments) -> str | None:
     """
     # Set by the provisioner for this very process: what it decided is not decided again, and the
     # lease is known to be there without a look at the lock file.
+    urgent = os.environ.pop(ANNOUNCE, None) is not None
     if os.environ.pop(PROVISIONED, None) == str(os.getppid()):
         keep_from_programs(os.environ.pop(LEASE_FD, ""))
-        return None
+        return os.environ.get(NOTICE) if urgent else None
     if _has_inherited_lease():
         return None
     os.environ.pop(NOTICE, None)
@@ -130,53 +136,78 @@ def _has_inherited_lease() -> bool:
 
 
 def _lease_here(arguments: Arguments) -> str | None:
-    from jupyter_gpu.adapters.processes import reference  # noqa: PLC0415 - only without provisioner
-    from jupyter_gpu.allocator import Acquisition, acquire_now  # noqa: PLC0415
-    from jupyter_gpu.core.environment import merged  # noqa: PLC0415
+    """Lease what a ``%gpu use`` before a restart has wished, else what the command line says."""
+    from jupyter_gpu.core.errors import GPUError  # noqa: PLC0415 - only without provisioner
+    from jupyter_gpu.wish import devices_in_words, not_granted, take_wish  # noqa: PLC0415
+
+    wish = take_wish(arguments.connection_file)
+    if wish is None:
+        return _asked_for(arguments)[1]
+    trouble = wish.trouble
+    try:
+        if wish.request is not None:
+            return _acquired(wish.request, arguments).caution
+    except GPUError as error:
+        trouble = error
+    assert isinstance(trouble, GPUError), "neither a request nor a trouble"
+    lease, notice = _asked_for(arguments)
+    kept = devices_in_words(() if lease is None else lease.devices)
+    return "\n".join(filter(None, [not_granted(wish, trouble, kept), notice]))
+
+
+def _asked_for(arguments: Arguments) -> tuple[HeldLease | None, str | None]:
+    """Lease what the command line asks for; returns the lease, and what the person must be told."""
     from jupyter_gpu.core.errors import GPUError, NoDeviceAvailable  # noqa: PLC0415
-    from jupyter_gpu.core.leases import Owner  # noqa: PLC0415
     from jupyter_gpu.core.request import Request  # noqa: PLC0415
     from jupyter_gpu.core.variables import VISIBLE  # noqa: PLC0415
-    from jupyter_gpu.pool import limits_of  # noqa: PLC0415
 
     try:
         request = Request.parse(arguments.options)
         if request.on_unavailable == "wait":
             request = Request.parse({**arguments.options, "wait": _FOR_EVER_SECONDS})
-        found = _KERNEL_ID.search(arguments.connection_file or "")
-        owner = Owner(
-            "kernel",
-            kernel_id=found[1] if found else None,
-            command=f"a kernel in {Path.cwd()}",
-            processes=(reference(os.getpid()),),
-        )
-        lease = acquire_now(
-            Acquisition(request, owner, os.environ, limits=limits_of(os.environ))
-        )
+        lease = _acquired(request, arguments)
     except GPUError as error:
         if isinstance(error, NoDeviceAvailable) and request.on_unavailable == "error":
             sys.exit(f"{error}\nThe kernel was not started, because on_unavailable is error.")
         os.environ[VISIBLE] = "-1"
-        return f"This kernel has no GPU.\n{error}"
+        return None, f"This kernel has no GPU.\n{error}"
     except Exception as error:  # noqa: BLE001 - the outermost edge: an exit is a restart loop
         os.environ[VISIBLE] = "-1"
-        return f"This kernel has no GPU. Leasing failed: {type(error).__name__}: {error}"
-    environment = merged(os.environ, lease.environment)
-    # The descriptor is not inherited by programs, where its number would mean anything.
-    environment.pop(LEASE_FD, None)
-    os.environ.update(environment)
-    for name in set(os.environ) - set(environment):
-        del os.environ[name]
-    _keep(lease)
-    return lease.caution
+        return None, f"This kernel has no GPU. Leasing failed: {type(error).__name__}: {error}"
+    return lease, lease.caution
 
 
 _FOR_EVER_SECONDS = 10**8
 
 
-def _keep(lease: object) -> None:
-    """Tie the lease to the process: the main module lives exactly as long."""
-    setattr(sys.modules["__main__"], "_jupyter_gpu_lease", lease)  # noqa: B010 - no such attribute
+def _acquired(request: Request, arguments: Arguments) -> HeldLease:
+    """Lease, set the variables, and leave the lease to this process, with which it ends."""
+    from jupyter_gpu.adapters.processes import reference  # noqa: PLC0415
+    from jupyter_gpu.allocator import Acquisition, acquire_now  # noqa: PLC0415
+    from jupyter_gpu.core.environment import merged  # noqa: PLC0415
+    from jupyter_gpu.core.leases import Owner  # noqa: PLC0415
+    from jupyter_gpu.pool import limits_of, written_limits  # noqa: PLC0415
+
+    found = _KERNEL_ID.search(arguments.connection_file or "")
+    owner = Owner(
+        "kernel",
+        kernel_id=found[1] if found else None,
+        command=f"a kernel in {Path.cwd()}",
+        processes=(reference(os.getpid()),),
+    )
+    limits = limits_of(os.environ)
+    lease = acquire_now(Acquisition(request, owner, os.environ, limits=limits))
+    environment = merged(os.environ, lease.environment)
+    # The descriptor is not inherited by programs, where its number would mean anything.
+    for name in (LEASE_FD, STARTER, POOL):
+        environment.pop(name, None)
+    if limits:
+        environment[POOL] = written_limits(limits)
+    os.environ.update(environment)
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    lease.leave()
+    return lease
 
 
 def _become_kernel(arguments: Arguments, notice: str | None) -> None:

@@ -190,6 +190,15 @@ class HeldLease:
                         self._grant, record=dataclasses.replace(record, owner=owner)
                     )
 
+    def recorded_indices(self) -> tuple[int, ...]:
+        """Return the physical indices that it is on by now, as its record says."""
+        record, found = self._grant.record, None
+        if record is None:
+            return ()
+        with contextlib.suppress(StoreError), self.changing() as witness:
+            found = None if witness is None else witness.own_record(record.id)
+        return (found or record).indices
+
     def kept_by_others(self) -> tuple[ProcessRef, ...]:
         """Return the other processes that can be seen to keep the lease: leftover workers.
 
@@ -224,6 +233,13 @@ class HeldLease:
         with self._guard:
             if self._grant.claim is not None and self._place is not None:
                 _end(self._grant.claim, self._place)
+
+
+def notice_of(limits: tuple[str, ...], caution: str | None) -> str | None:
+    """Return what a kernel's notice says about its lease: what cut the pool down, and a caution."""
+    words = [f"The pool of GPUs is limited by {limit}." for limit in limits]
+    words += [] if caution is None else [caution]
+    return "\n".join(words) or None
 
 
 def _end(claim: Claim, place: Place) -> None:

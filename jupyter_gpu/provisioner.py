@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import select
-import threading
 import time
 import weakref
 from string import Template
@@ -19,6 +17,7 @@ from typing import Any
 
 from jupyter_client.provisioning import LocalProvisioner
 
+from jupyter_gpu.adapters.process_end import call_at_end
 from jupyter_gpu.adapters.processes import reference
 from jupyter_gpu.allocator import Acquisition
 from jupyter_gpu.core.environment import merged
@@ -26,13 +25,16 @@ from jupyter_gpu.core.errors import GPUError, StoreError, UnknownOption
 from jupyter_gpu.core.leases import Owner
 from jupyter_gpu.core.refusal import short_lines
 from jupyter_gpu.core.request import OPTIONS, PLANNED, Request
-from jupyter_gpu.core.variables import PROVISIONED
+from jupyter_gpu.core.variables import POOL, PROVISIONED, STARTER, STARTS_AGAIN
 from jupyter_gpu.faces import server
 from jupyter_gpu.faces.following import follow
 from jupyter_gpu.faces.options import WAIT_HELP, OptionBesideMethod, RequestOptions
 from jupyter_gpu.faces.refused import KernelRefused, without_our_traces
-from jupyter_gpu.lease import HeldLease
-from jupyter_gpu.pool import limits_of
+from jupyter_gpu.faces.stepping import step_to_the_end
+from jupyter_gpu.lease import HeldLease, notice_of
+from jupyter_gpu.pool import Limit, limits_of, written_limits
+from jupyter_gpu.renewal import renew
+from jupyter_gpu.wish import Wish, announced, devices_in_words, drop_wish, not_granted, take_wish
 
 # A kernel that is told to end is killed after five seconds (KernelManager.shutdown_wait_time).
 _HAND_OVER_SECONDS = 12.0
@@ -51,6 +53,9 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         self._ending_on_purpose = False
         self._taken_over: tuple[HeldLease, float] | None = None
         self._watched_restarter: object = None
+        self._launched = False
+        self._limits: tuple[Limit, ...] = ()
+        self._granted_wish: Request | None = None
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401
         """Lease the devices and put them into the kernel's environment.
@@ -66,11 +71,7 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         self._ending_on_purpose = False
         first_start = self._lease is None or self._lease.released
         try:
-            if first_start:
-                self._lease = await self._acquire(kwargs.get("env"))
-            else:
-                self._require_not_handed_on()
-                await asyncio.to_thread(self._name_lingering_workers)
+            notice = await self._lease_for_start(kwargs.get("env"))
             prepared: dict[str, Any] = await super().pre_launch(**kwargs)
         except GPUError as error:
             raise self._refused(error) from None
@@ -80,8 +81,14 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             server.forget_start(self.parent, self.kernel_id)
             raise
         assert self._lease is not None, "leased above"
-        prepared["env"] = merged(prepared["env"], self._lease.environment, self._notice())
-        prepared["env"][PROVISIONED] = str(os.getpid())
+        told = notice_of(self._lease.limits, self._lease.caution)
+        environ = merged(prepared["env"], self._lease.environment, told)
+        restarts = f" {STARTS_AGAIN}" if server.has_restarter(self.parent) else ""
+        environ |= {PROVISIONED: str(os.getpid()), STARTER: f"{os.getpid()}{restarts}"}
+        environ.pop(POOL, None)
+        if self._limits:
+            environ[POOL] = written_limits(self._limits)
+        prepared["env"] = announced(environ, notice)
         prepared["pass_fds"] = (*prepared.get("pass_fds", ()), *self._lease.pass_fds)
         return prepared
 
@@ -99,6 +106,7 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
                 self._release("the kernel could not be started")
             server.forget_start(self.parent, self.kernel_id)
             raise
+        self._launched = True
         await asyncio.to_thread(self._name_kernel_process)
         return information
 
@@ -148,33 +156,96 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
                 # Not in a thread: it is a few system calls on local memory, and while the
                 # interpreter ends (nbclient, jupyter run) there are no threads to be had.
                 self._release("the kernel has ended")
+                drop_wish(self.parent.connection_file)
 
-    async def _acquire(self, launch_env: dict[str, str] | None) -> HeldLease:
-        request = self._request()
+    async def _lease_for_start(self, launch_env: dict[str, str] | None) -> str | None:
+        """Lease for a first start, keep for a restart, or grant the wish that the kernel has left.
+
+        Returns what the person must be told where a wish could not be granted.
+        """
+        held = self._lease is not None and not self._lease.released
+        wish = trouble = None
+        if self._launched:
+            wish = await asyncio.to_thread(take_wish, self.parent.connection_file)
+        if held:
+            self._require_not_handed_on()
+            await asyncio.to_thread(self._look_at_lease, launch_env)
+        if wish is not None:
+            trouble = await self._grant(wish, launch_env)
+        if not held and (wish is None or trouble is not None):
+            self._lease = await self._acquire(launch_env, self._granted_wish or self._request())
+        if wish is None or trouble is None:
+            return None
+        self.log.warning("GPU: kernel %s did not get what it wished: %s", self.kernel_id, trouble)
+        assert self._lease is not None, "leased above"
+        return not_granted(wish, trouble, devices_in_words(self._lease.devices))
+
+    async def _grant(self, wish: Wish, launch_env: dict[str, str] | None) -> GPUError | None:
+        """Take the devices of a wish first, and let the old ones go after; or say why not."""
+        old = self._lease
+        try:
+            if wish.request is None:
+                return wish.trouble
+            lease = await self._acquire(launch_env, wish.request, wished=True)
+        except GPUError as error:
+            return error
+        self._lease, self._granted_wish = lease, wish.request
+        if old is not None:
+            await asyncio.to_thread(old.release)
+        return None
+
+    def _look_at_lease(self, launch_env: dict[str, str] | None) -> None:
+        """Before a restart, learn what the kernel has made of the lease, and who still keeps it."""
+        lease = self._lease
+        assert lease is not None, "called for a restart"
+        before = lease.devices
+        try:
+            base, spec_env = self._environments(launch_env)
+            renew(lease, {**base, **spec_env}, self._request().identifiers)
+        except StoreError as error:
+            self.log.warning("GPU: %s", error)
+        if lease.devices != before and lease.record is not None:
+            self._granted_wish = lease.record.request
+            words = devices_in_words(lease.devices)
+            self.log.info("GPU: kernel %s has %s by now", self.kernel_id, words)
+        self._name_lingering_workers()
+
+    def _environments(
+        self, launch_env: dict[str, str] | None
+    ) -> tuple[dict[str, str], dict[str, str]]:
         base = dict(os.environ if launch_env is None else launch_env)
         # As jupyter_client does for the kernel itself: ${NAME} is the launch environment's.
         written = {} if self.kernel_spec is None else self.kernel_spec.env
-        spec_env = {name: Template(text).safe_substitute(base) for name, text in written.items()}
+        return base, {name: Template(text).safe_substitute(base) for name, text in written.items()}
+
+    async def _acquire(
+        self, launch_env: dict[str, str] | None, request: Request, *, wished: bool = False
+    ) -> HeldLease:
+        base, spec_env = self._environments(launch_env)
+        self._limits = limits_of(base, spec_env)
         notebook = server.notebook_at_start(self.parent, base)
         owner = Owner(
-            "kernel",
-            kernel_id=self.kernel_id,
-            notebook=notebook,
-            keeper=reference(os.getpid()),
+            "kernel", kernel_id=self.kernel_id, notebook=notebook, keeper=reference(os.getpid())
         )
-        takeover = await self._lease_to_take_over(base) if request.gpus != 0 else None
+        takeover = None
+        if wished and self._lease is not None and self._lease.record is not None:
+            takeover = None if self._lease.released else self._lease
+            owner = dataclasses.replace(owner, notebook=self._lease.record.owner.notebook)
+        elif request.gpus != 0:
+            takeover = await self._lease_to_take_over(base)
         acquisition = Acquisition(
             request,
             owner,
             {**base, **spec_env},
-            limits=limits_of(base, spec_env),
+            limits=self._limits,
             takeover=takeover,
+            asked="magic" if wished else None,
         )
         try:
-            lease = await self._step_to_the_end(acquisition)
+            lease = await step_to_the_end(acquisition, self)
         finally:
             await asyncio.shield(asyncio.to_thread(acquisition.close))
-        if takeover is not None and lease.claim is not None and lease.claim.shared:
+        if takeover is not None and lease.claim is not None and lease.claim.shared and not wished:
             self._taken_over = (takeover, time.monotonic())
         self._log_grant(lease, takeover)
         return lease
@@ -185,28 +256,6 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             if name not in self.trait_names():
                 raise UnknownOption(name, OPTIONS, planned=name in PLANNED)
         return Request.parse(self.given_options())
-
-    async def _step_to_the_end(self, acquisition: Acquisition) -> HeldLease:
-        told = False
-        while True:
-            step = asyncio.ensure_future(asyncio.to_thread(acquisition.step))
-            try:
-                lease = await asyncio.shield(step)
-            except asyncio.CancelledError:
-                step.add_done_callback(_release_result)
-                raise
-            if server.is_stopping(self.parent):
-                if lease is not None:
-                    lease.release()
-                raise GPUError("The server is ending.")
-            if lease is not None:
-                return lease
-            if acquisition.waiting and not told:
-                told = True
-                server.forget_start(self.parent, self.kernel_id)
-                words = acquisition.request.in_words()
-                self.log.info("GPU: kernel %s waits for %s", self.kernel_id, words)
-            await asyncio.sleep(acquisition.pause_seconds)
 
     async def _lease_to_take_over(self, environ: dict[str, str]) -> HeldLease | None:
         old_id = await server.kernel_being_changed(self.parent, environ)
@@ -265,13 +314,6 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             "; ".join((*reasons, *(f"limited by {limit}" for limit in lease.limits))),
         )
 
-    def _notice(self) -> str | None:
-        lease = self._lease
-        assert lease is not None, "called after leasing"
-        words = [f"The pool of GPUs is limited by {limit}." for limit in lease.limits]
-        words += [] if lease.caution is None else [lease.caution]
-        return "\n".join(words) or None
-
     def _lease_processes(self) -> tuple[object, ...]:
         record = None if self._lease is None else self._lease.record
         return () if record is None else record.owner.processes
@@ -304,20 +346,14 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         lease = self._lease
         if lease is None or lease.released:
             return
+        indices = ", ".join(map(str, lease.recorded_indices()))
         lease.release()
-        indices = ", ".join(str(device.index) for device in lease.devices)
         self.log.info("GPU: kernel %s gave back physical %s: %s", self.kernel_id, indices, why)
 
     def _release_when_process_ends(self) -> None:
         """Watch the process where no restarter does (nbclient, papermill): nobody restarts it."""
-        try:
-            descriptor = os.pidfd_open(self.pid)
-        except (OSError, AttributeError):  # ended already, or a system without pidfd
-            return
-        thread = threading.Thread(
-            target=_await_end, args=(weakref.ref(self), descriptor), daemon=True
-        )
-        thread.start()
+        myself = weakref.ref(self)
+        call_at_end(self.pid, lambda: _ended(myself))
 
 
 def _with_kernel(owner: Owner, pid: int) -> Owner:
@@ -325,11 +361,7 @@ def _with_kernel(owner: Owner, pid: int) -> Owner:
     return dataclasses.replace(owner, processes=(reference(pid), *lingering))
 
 
-def _await_end(myself: weakref.ref[GPUProvisioner], descriptor: int) -> None:
-    try:
-        select.select([descriptor], [], [])
-    finally:
-        os.close(descriptor)
+def _ended(myself: weakref.ref[GPUProvisioner]) -> None:
     provisioner = myself()
     # An end on purpose is followed by cleanup(), which knows whether a restart comes.
     if provisioner is not None and not provisioner._ending_on_purpose:  # noqa: SLF001
@@ -340,10 +372,3 @@ def _give_up(myself: weakref.ref[GPUProvisioner]) -> None:
     provisioner = myself()
     if provisioner is not None:
         provisioner._release("it kept dying and is not restarted")  # noqa: SLF001
-
-
-def _release_result(step: asyncio.Future[HeldLease | None]) -> None:
-    if not step.cancelled() and step.exception() is None:
-        lease = step.result()
-        if lease is not None:
-            lease.release()

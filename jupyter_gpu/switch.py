@@ -20,7 +20,7 @@ from jupyter_gpu.core.errors import GPUError
 from jupyter_gpu.core.leases import Owner
 from jupyter_gpu.core.request import Request
 from jupyter_gpu.core.variables import LEASE, LEASE_FD, NOTICE
-from jupyter_gpu.lease import HeldLease
+from jupyter_gpu.lease import HeldLease, notice_of
 from jupyter_gpu.lease_change import LeaseChange
 from jupyter_gpu.own_lease import OwnLease, above, find_own_lease
 from jupyter_gpu.pool import Limit
@@ -65,7 +65,8 @@ class Switch:
         limits: tuple[Limit, ...] = (),
         machine: Machine | None = None,
     ) -> None:
-        self._request, self._owner, self._limits = request, owner, limits
+        self.request = request
+        self._owner, self._limits = owner, limits
         self._machine = machine
         self.own: OwnLease | None = find_own_lease(environ)
         self._environ = above(environ, self.own)
@@ -83,7 +84,7 @@ class Switch:
         if self.own is None:
             return self._leased_anew()
         with LeaseChange(self.own, self._inventory()) as change:
-            if self._request.gpus != 0:
+            if self.request.gpus != 0:
                 return self._stepped(change)
             before = change.devices
             if self.own.has_keeper:
@@ -106,15 +107,14 @@ class Switch:
         GPUError
             As ``now`` does.
         """
-        if self.own is not None and self._request.gpus != 0:
+        if self.own is not None and self.request.gpus != 0:
             with LeaseChange(self.own, self._inventory()) as change:
                 self._stepped(change, keep=False)
 
     def put(self, switched: Switched, environ: MutableMapping[str, str]) -> None:
         """Set the variables of a change, and drop what the lease before had set."""
-        notices = [f"The pool of GPUs is limited by {limit}." for limit in switched.limits]
-        notices += [] if switched.caution is None else [switched.caution]
-        fresh = merged(self._environ, switched.environment, "\n".join(notices) or None)
+        notice = notice_of(switched.limits, switched.caution)
+        fresh = merged(self._environ, switched.environment, notice)
         # Programs would inherit the number, but not the descriptor.
         fresh.pop(LEASE_FD, None)
         for name in (LEASE, LEASE_FD, NOTICE):
@@ -132,7 +132,7 @@ class Switch:
 
     def _acquisition(self, owner: Owner, within: HeldLease | None = None) -> Acquisition:
         return Acquisition(
-            self._request,
+            self.request,
             owner,
             self._environ,
             limits=self._limits,

@@ -19,7 +19,12 @@ TRANSPORTS = {
     "ipc": {"transport": "ipc"},
 }
 # What a leased kernel has in its environment and another has not.
-DEVICES = {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "JUPYTER_GPU_PROVISIONED"}
+DEVICES = {
+    "CUDA_DEVICE_ORDER",
+    "CUDA_VISIBLE_DEVICES",
+    "JUPYTER_GPU_PROVISIONED",
+    "JUPYTER_GPU_STARTER",
+}
 LEASED = {
     "JUPYTER_GPU_LEASE",
     "JUPYTER_GPU_LEASE_FD",

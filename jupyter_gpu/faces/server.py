@@ -38,6 +38,12 @@ def has_sessions(kernel_manager: object) -> bool:
     return _sessions_of(kernel_manager) is not None
 
 
+def has_restarter(kernel_manager: object) -> bool:
+    """Return whether this kernel manager starts a kernel again that ends by itself."""
+    has_one = getattr(kernel_manager, "restarter_class", None) is not None
+    return has_one and bool(getattr(kernel_manager, "autorestart", False))
+
+
 def is_stopping(kernel_manager: object) -> bool:
     """Return whether the server has been told to end."""
     app = getattr(kernels_of(kernel_manager), "parent", None)
