@@ -7,19 +7,24 @@ only a library that this process has mapped already is asked; none is ever loade
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 ProcessState = Literal["open", "frozen", "absent", "forked"]
 
 _SUCCESS, _NOT_INITIALIZED = 0, 3
-_MAPPED = re.compile(r"(/\S*/libcuda\.so(?:\.[0-9.]+)?)$", re.MULTILINE)
+# The sixth column, which may hold blanks.
+_MAPPED = re.compile(
+    r"^(?:\S+[ ]+){5}(/.*/libcuda\.so(?:\.[0-9.]+)?)(?:[ ]\(deleted\))?$", re.MULTILINE
+)
 _SONAME = "libcuda.so.1"
+_STATM = "/proc/self/statm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,67 +69,89 @@ def look_at_driver(loaded_in: int) -> DriverState:
 class DriverWatch:
     """The same question, yes or no, in a few microseconds: for hooks that ask all the time.
 
-    A library is looked for only when the linker has loaded something since the last look.
+    A library is looked for only when files were mapped since the last look, and nothing here waits
+    for a lock of the linker while another thread may wait for the interpreter's: imports of
+    compiled modules in other threads hold both.
     """
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._count_loads = _load_counter()
-        self._loads = -1
+        self._pages = _MappedPages()
+        self._mapped: int | None = None
         self._library: ctypes.CDLL | None = None
         self._count = ctypes.c_int()
         self._count_reference = ctypes.byref(self._count)
 
+    def close(self) -> None:
+        """Close what is kept open; a later question opens it again."""
+        self._pages.close()
+
     def is_frozen(self) -> bool:
         """Return whether the driver is initialised in this process; False in a forked child."""
-        if self._library is None:
-            loads = self._count_loads()
-            if loads == self._loads:
-                return False
-            self._loads = loads
-            self._library = _loaded(_SONAME)
-            if self._library is None:
-                return False
         if os.getpid() != self._pid:
             return False
+        if self._library is None:
+            mapped = self._pages.count()
+            if mapped == self._mapped:
+                return False
+            self._mapped = mapped
+            self._library = _working_library()
+            if self._library is None:
+                return False
         answered: int = self._library.cuDeviceGetCount(self._count_reference)
         return answered == _SUCCESS
 
 
-class _LoadedObject(ctypes.Structure):
-    # struct dl_phdr_info of <link.h>; dlpi_adds counts what was ever loaded.
-    _fields_ = (
-        ("dlpi_addr", ctypes.c_void_p),
-        ("dlpi_name", ctypes.c_char_p),
-        ("dlpi_phdr", ctypes.c_void_p),
-        ("dlpi_phnum", ctypes.c_uint16),
-        ("dlpi_adds", ctypes.c_ulonglong),
-    )
+class _MappedPages:
+    """Counts the pages of this process that cannot be written: its libraries, not its memory.
+
+    The linker's own counter of libraries would be as quick, but is told to a callback, under a lock
+    that another thread may wait for while it holds the interpreter's: each waits for the other for
+    good. The file stays open because opening it takes longer than all the rest.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+
+    def count(self) -> int:
+        """Return their number; 0 where the system does not tell it, and so has no driver."""
+        found = None if self._file is None else _not_writable(self._file)
+        if found is None:  # the first time, or somebody has closed all files
+            try:
+                self._file = os.open(_STATM, os.O_RDONLY)
+            except OSError:
+                return 0
+            found = _not_writable(self._file)
+        return found or 0
+
+    def close(self) -> None:
+        """Close the file, unless its descriptor has become another file's."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # closed by somebody else
+                if os.path.samestat(os.fstat(file), os.stat(_STATM)):  # noqa: PTH116 - one stat
+                    os.close(file)
 
 
-def _load_counter() -> Callable[[], int]:
-    """Return a function that tells how many libraries were ever loaded: under a microsecond."""
-    found = [0]
-
-    def note(info: Any, size: int, data: object) -> int:  # noqa: ANN401 - a ctypes pointer
-        del size, data
-        found[0] = info[0].dlpi_adds
-        return 1  # the first object tells it already
-
+def _not_writable(statm: int) -> int | None:
+    """Return all pages without those of data and stacks; None where it is no such file any more."""
     try:
-        iterate = ctypes.CDLL(None).dl_iterate_phdr
-    except (OSError, TypeError, AttributeError):  # not Linux: there is no driver to watch either
-        return lambda: 0
-    kind = ctypes.CFUNCTYPE(
-        ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.c_size_t, ctypes.c_void_p
-    )
-    callback = kind(note)
+        fields = os.pread(statm, 256, 0).split()
+        return int(fields[0]) - int(fields[5])
+    except (OSError, ValueError, IndexError):
+        return None
 
-    def count() -> int:
-        iterate(callback, None)
-        return found[0]
 
-    return count
+def _working_library() -> ctypes.CDLL | None:
+    """Return the libcuda of this process that answers as a driver does; a stub does not."""
+    # Calls through PyDLL keep the interpreter's lock, and so do not hand it to a busy thread.
+    library = _loaded(_SONAME, ctypes.PyDLL)
+    if library is None:
+        return None
+    for found in (library, *_mapped_libraries(ctypes.PyDLL)):
+        if _asked(found)[1] in (_SUCCESS, _NOT_INITIALIZED):
+            return found
+    return None
 
 
 def _asked(library: ctypes.CDLL) -> tuple[ctypes.CDLL, int]:
@@ -132,20 +159,22 @@ def _asked(library: ctypes.CDLL) -> tuple[ctypes.CDLL, int]:
     return library, library.cuDeviceGetCount(ctypes.byref(count))
 
 
-def _mapped_libraries() -> Iterator[ctypes.CDLL]:
+def _mapped_libraries(kind: type[ctypes.CDLL] = ctypes.CDLL) -> Iterator[ctypes.CDLL]:
+    """Yield every libcuda of this process, by its name and by the files that are mapped."""
     try:
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
-        return
-    for path in dict.fromkeys(_MAPPED.findall(maps)):
-        library = _loaded(path)
+        maps = ""
+    # By its name also one whose file is gone, because the driver was updated meanwhile.
+    for name in dict.fromkeys((_SONAME, *_MAPPED.findall(maps))):
+        library = _loaded(name, kind)
         if library is not None:
             yield library
 
 
-def _loaded(name: str) -> ctypes.CDLL | None:
+def _loaded(name: str, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL | None:
     try:
-        library = ctypes.CDLL(name, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+        library = kind(name, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
     except (OSError, AttributeError):  # not loaded, or mapped as data only; or not Linux
         return None
     return library if hasattr(library, "cuDeviceGetCount") else None

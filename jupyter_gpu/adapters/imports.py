@@ -12,8 +12,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
+
+# Until 3.11 importlib also asks finders that have only this, and warns: only it can do so.
+_OLD_FINDER = "find_module" if sys.version_info < (3, 12) else None
 
 
 class ImportWatch:
@@ -36,26 +39,44 @@ class ImportWatch:
 
     def start(self) -> None:
         """Begin to watch this thread's imports."""
-        self._thread = threading.get_ident()
         self._running.clear()
         self.chain = None
-        sys.meta_path.insert(0, self)
+        self._thread = threading.get_ident()
+        if not any(finder is self for finder in sys.meta_path):
+            sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
-        """End it; calling it twice does nothing more."""
+        """Watch no more until the next start; calling it twice does nothing more.
+
+        The finder stays where it is and finds nothing: were it taken out after each cell, a thread
+        that is importing at that moment would pass over the finder behind it.
+        """
         self._thread = None
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+
+    def close(self) -> None:
+        """Stop for good, and leave nothing behind; calling it twice does nothing more."""
+        self.stop()
+        for place, finder in enumerate(sys.meta_path):
+            if finder is self:
+                del sys.meta_path[place]
+                break
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that the finders after this one give, marked; importlib calls this."""
-        ours = threading.get_ident() == self._thread and self.chain is None
-        if ours:
-            self._see(())
-        found = self._found_by_others(name, path, target)
-        if ours and type(found) is ModuleSpec:
+        """Return the spec that the finders after this one give, marked; importlib calls this.
+
+        None, so that importlib goes on by itself, for everything but an import of the watched
+        thread: a mere search for a module (``importlib.util.find_spec``) or a reload is left alone.
+        """
+        if threading.get_ident() != self._thread or self.chain is not None or not _importing():
+            return None
+        self._see(())
+        try:
+            found = self._found_by_others(name, path, target)
+        except Exception:  # noqa: BLE001 - importlib asks that finder again, and raises it itself
+            return None
+        if type(found) is ModuleSpec and hasattr(found.loader, "exec_module"):
             found.__class__ = self._marked
         return found
 
@@ -63,24 +84,29 @@ class ImportWatch:
         self, name: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
         past = False
-        for finder in list(sys.meta_path):
+        for finder in sys.meta_path:  # as importlib does, with what is put there meanwhile
+            find: Callable[..., ModuleSpec | None] | None = getattr(finder, "find_spec", None)
             if finder is self:
                 past = True
-            elif past and hasattr(finder, "find_spec"):
-                found: ModuleSpec | None = finder.find_spec(name, path, target)
+            elif past and find is not None:
+                found = find(name, path, target)
                 if found is not None:
                     return found
+            elif past and _OLD_FINDER is not None and hasattr(finder, _OLD_FINDER):
+                return None
         return None
 
-    def _enter(self, name: str) -> None:
+    def _enter(self, spec: ModuleSpec) -> None:
         # What a compiled module does while it is loaded, it does before its code runs.
-        self._see((name,))
-        self._running.append(name)
+        if type(spec.loader) is not SourceFileLoader:
+            self._see((spec.name,))
+        self._running.append(spec.name)
 
-    def _leave(self, name: str) -> None:
+    def _leave(self, spec: ModuleSpec) -> None:
         self._see(())
-        if name in self._running:
-            del self._running[self._running.index(name) :]
+        if spec.name in self._running:
+            while self._running.pop() != spec.name:
+                pass
 
     def _see(self, entering: tuple[str, ...]) -> None:
         if threading.get_ident() != self._thread or self.chain is not None:
@@ -92,7 +118,16 @@ class ImportWatch:
             self.failure, self._thread = error, None
 
 
-def _marked_spec(enter: Callable[[str], None], leave: Callable[[str], None]) -> type[ModuleSpec]:
+def _importing() -> bool:
+    """Return whether the finder was asked for an import, and not for a search or a reload."""
+    frame = sys._getframe(1).f_back  # noqa: SLF001 - nothing else tells who asks, as quickly
+    asking = None if frame is None else frame.f_back
+    return asking is not None and asking.f_code.co_name == "_find_and_load_unlocked"
+
+
+def _marked_spec(
+    enter: Callable[[ModuleSpec], None], leave: Callable[[ModuleSpec], None]
+) -> type[ModuleSpec]:
     class MarkedSpec(ModuleSpec):
         """A spec that tells when its module's code begins and ends, and is a plain one then."""
 
@@ -104,9 +139,16 @@ def _marked_spec(enter: Callable[[str], None], leave: Callable[[str], None]) -> 
         def _initializing(self, value: bool) -> None:
             self.__dict__["_initializing"] = value
             if value:
-                enter(self.name)
+                enter(self)
             else:
                 self.__class__ = ModuleSpec  # type: ignore[assignment] # plain again
-                leave(self.name)
+                leave(self)
 
+        def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
+            del protocol  # a copy is a plain one in all of them
+            return ModuleSpec, (self.name, self.loader), dict(self.__dict__)
+
+    # It shows itself as what it will be, in its repr too.
+    MarkedSpec.__name__ = MarkedSpec.__qualname__ = ModuleSpec.__qualname__
+    MarkedSpec.__module__ = ModuleSpec.__module__
     return MarkedSpec
