@@ -39,7 +39,9 @@ def flat(*arguments, **what):
 
 
 def test_what_came_back_is_told_by_device():
-    said = flat(machine(60 * GIB), machine(12 * GIB), torch_after={0: TorchMemory(11 * GIB, 12 * GIB)})
+    said = flat(
+        machine(60 * GIB), machine(12 * GIB), torch_after={0: TorchMemory(11 * GIB, 12 * GIB)}
+    )
     assert said.startswith("48.0 GiB came back cuda:0 = physical 3 12.0 of 140.4 GiB 48.0 GiB back")
     assert "torch: 11.0 GiB in tensors, 1.0 GiB cached cuda:1 = physical 1" in said
 
@@ -55,7 +57,7 @@ def test_what_cannot_be_measured_is_not_called_nothing():
     assert text(machine(None), machine(None)).startswith("0") is False
     gone = overview(inventory(device(0)), process=FROZEN)
     assert text(gone, gone).startswith("What came back cannot be measured here")
-    assert text(machine(GIB), machine(GIB)).startswith("Nothing came back: no cache held memory")
+    assert text(machine(GIB), machine(GIB)).startswith("Nothing came back\n")
 
 
 def test_small_amounts_are_told_in_mib():
@@ -91,6 +93,14 @@ def test_what_torch_holds_beyond_tensors_is_told_where_it_is_much():
     assert held_inside not in flat(machine(GIB), machine(GIB), torch_after=memory, held=most)
 
 
+def test_a_cache_that_cannot_be_emptied_is_explained():
+    partly = {0: TorchMemory(GIB, 3 * GIB), 1: TorchMemory(GIB, GIB + 2**20)}
+    said = flat(machine(GIB), machine(GIB), torch_after=partly)
+    assert "torch keeps 2.0 GiB in blocks that are partly in use" in said
+    little = {0: TorchMemory(GIB, GIB + 2**20)}
+    assert "partly in use" not in flat(machine(GIB), machine(GIB), torch_after=little)
+
+
 def test_an_incomplete_look_and_what_was_done_are_said():
     done = (Emptied("torch", "emptied its cache"), Emptied("CuPy", "could not", "OSError: x"))
     said = flat(machine(GIB), machine(GIB), emptied=done, held=Held(complete=False))
@@ -117,9 +127,7 @@ def test_programs_get_bytes():
     held = Held((Holder(("x",), 5, 1, "Tensor"),), 1, 2)
     before, after = {0: TorchMemory(5, 9)}, {0: TorchMemory(5, 6)}
     answer = free_answer(
-        report(
-            machine(60), machine(12), torch_before=before, torch_after=after, held=held
-        ),
+        report(machine(60), machine(12), torch_before=before, torch_after=after, held=held),
         FROZEN,
     )
     row = answer["devices"][0]

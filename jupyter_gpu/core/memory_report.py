@@ -18,6 +18,7 @@ HOLDERS_SHOWN = 10
 _NAMES_SHOWN = 3
 _TYPE_LENGTH = 40
 _LEAST_SHOWN_BYTES = 2**20
+_LEAST_TOLD_BYTES = 64 * 2**20
 NOT_FROZEN = {
     "open": "There is nothing to free: CUDA is open, so this kernel holds no GPU memory.",
     "absent": "There is nothing to free: there is no working driver in this kernel.",
@@ -48,6 +49,11 @@ class TorchMemory:
 
     allocated_bytes: int
     reserved_bytes: int
+
+    @property
+    def cached_bytes(self) -> int:
+        """What it keeps without a tensor in it."""
+        return max(self.reserved_bytes - self.allocated_bytes, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +165,7 @@ def _title(rows: tuple[_Row, ...]) -> str:
         return "What came back cannot be measured here"
     total = sum(known)
     if total < _LEAST_SHOWN_BYTES:
-        return "Nothing came back: no cache held memory that is not in use"
+        return "Nothing came back"
     return f"{_amount(total)} came back"
 
 
@@ -175,8 +181,8 @@ def _device_row(row: _Row, report: MemoryReport) -> tuple[str, ...]:
     torch = report.torch_after.get(row.shown.ordinal)
     words = ""
     if torch is not None:
-        cached = torch.reserved_bytes - torch.allocated_bytes
-        words = f"torch: {_amount(torch.allocated_bytes)} in tensors, {_amount(cached)} cached"
+        in_tensors, cached = _amount(torch.allocated_bytes), _amount(torch.cached_bytes)
+        words = f"torch: {in_tensors} in tensors, {cached} cached"
     return (
         f"cuda:{row.shown.ordinal} = physical {physical}",
         "–" if row.after is None else memory_words(row.after),
@@ -208,10 +214,16 @@ def _held_lines(report: MemoryReport) -> list[str]:
         lines.append(f"{words}, {_UNNAMED}")
     allocated = sum(one.allocated_bytes for one in report.torch_after.values())
     inside = allocated - held.number_bytes
-    if inside > max(allocated // 10, 64 * 2**20):
+    if inside > max(allocated // 10, _LEAST_TOLD_BYTES):
         lines.append(
             f"{_amount(inside)} more is held inside torch: saved for a backward pass, graphs and "
             "workspaces."
+        )
+    cached = sum(one.cached_bytes for one in report.torch_after.values())
+    if cached > _LEAST_TOLD_BYTES:
+        lines.append(
+            f"torch keeps {_amount(cached)} in blocks that are partly in use: a block comes back "
+            "when all that is in it is deleted."
         )
     if not held.complete:
         lines.append("The variables lead to very many objects; only the first were looked at.")
