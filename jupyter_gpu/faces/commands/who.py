@@ -15,7 +15,7 @@ class Who(Command):
     """Shows the leases of this machine, everybody's."""
 
     name = "who"
-    about = "Every lease on this machine: which devices, whose, since when; and who waits."
+    about = "Every lease on this machine: whose, since when, how long idle; and who waits."
     example = "  jupyter gpu who"
     has_arguments = False
 

@@ -16,7 +16,7 @@ class Who(Subcommand):
     """Shows who holds what."""
 
     name = "who"
-    about = "Every lease on this machine with its holder, and who waits."
+    about = "Every lease on this machine: whose, since when, how long idle; and who waits."
     example = "  %gpu who"
 
     def answer(self, context: Context, options: Options) -> Answer:
