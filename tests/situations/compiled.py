@@ -4,6 +4,7 @@ import subprocess
 import sysconfig
 
 from doubles import gpu
+
 from situations.rows import Row, setting
 
 GIB = 2**30

@@ -48,7 +48,7 @@ ROWS = (
         environ={CVD: "4,3"},
         cells=(
             *silent("import torch\nwhere = torch.device('cuda:3')"),
-            *said("torch.ones(3).to(where)", "physical 3 is cuda:1 here", fails=True),
+            *said("torch.ones(3).to(where)", "Physical 3 is cuda:1 here", fails=True),
         ),
     ),
     Row(
@@ -59,7 +59,7 @@ ROWS = (
             *silent("import os, torch"),
             *said(
                 f"torch.cuda.set_device(int(os.environ['{CVD}']))",
-                "physical 2 is cuda:0 here",
+                "Physical 2 is cuda:0 here",
                 fails=True,
             ),
         ),
@@ -70,7 +70,7 @@ ROWS = (
         environ={CVD: "1"},
         cells=(
             *silent("import trainlib"),
-            *said("trainlib.prepare(rank=1)", "trainlib", "physical 1 is cuda:0", fails=True),
+            *said("trainlib.prepare(rank=1)", "Raised inside trainlib", "0 = physical 1", fails=True),
         ),
     ),
     Row(

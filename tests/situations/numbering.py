@@ -1,6 +1,7 @@
 """Section B: numbering and order."""
 
 from doubles import gpu
+
 from situations.rows import CVD, Row, shows, silent
 
 GIB = 2**30
@@ -32,9 +33,7 @@ def process_on_the_right_card(world):
     with world.kernel(standins=("torch",)) as kernel:
         kernel.run(TENSOR)
         process = {"pid": kernel.pid, "memory_bytes": 3 * GIB}
-        fast = gpu(
-            1, name="NVIDIA H200", speed=9, processes=[process], memory_used_bytes=3 * GIB
-        )
+        fast = gpu(1, name="NVIDIA H200", speed=9, processes=[process], memory_used_bytes=3 * GIB)
         world.double.write(MIXED[0], fast)
         rows = kernel.run("%gpu").result.splitlines()
     (first,) = [row for row in rows if "cuda:0 =" in row]

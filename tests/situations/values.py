@@ -1,6 +1,7 @@
 """Section E: parsing values."""
 
 from doubles import gpu, mig
+
 from situations.rows import CVD, Row, said, setting, shows, silent
 
 MIGS = (gpu(0), gpu(1, mig_mode=True, mig=[mig(slot) for slot in range(3)]))
