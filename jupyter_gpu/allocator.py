@@ -24,7 +24,15 @@ from jupyter_gpu.core.environment import variables
 from jupyter_gpu.core.errors import ImpossibleRequest, NoDeviceAvailable
 from jupyter_gpu.core.layout import new_lease_id
 from jupyter_gpu.core.leases import Holdings, Owner, Record
-from jupyter_gpu.core.policy import Candidate, Choice, choose, eligible, require_possible
+from jupyter_gpu.core.policy import (
+    HAD_LAST_TIME,
+    HELD_ALREADY,
+    Candidate,
+    Choice,
+    choose,
+    eligible,
+    require_possible,
+)
 from jupyter_gpu.core.queue import keep_for_earlier
 from jupyter_gpu.core.refusal import Asked, Reader, refusal
 from jupyter_gpu.core.request import Request
@@ -192,7 +200,8 @@ class Acquisition:
         assert self._claim is not None
         for _ in range(_TRIES):
             candidates = self._candidates(inventory, pool)
-            choice = choose(self.request, candidates, self._preferred())
+            had = HAD_LAST_TIME if self._within is None else HELD_ALREADY
+            choice = choose(self.request, candidates, self._preferred(), had)
             if choice is None:
                 return self._later(candidates, pool)
             if self._claim.take(choice.uuids):
@@ -349,9 +358,7 @@ class Acquisition:
         # as its random id falls, keeps the directory clean and the others pay nothing.
         if self._claim.id.endswith("0"):
             self._store.sweep()
-        environment = variables(
-            choice.devices, inventory, self.request.identifiers, self._environ
-        )
+        environment = variables(choice.devices, inventory, self.request.identifiers, self._environ)
         limits = () if pool.limited_by is None else (pool.limited_by,)
         waited = time.monotonic() - self._began
         grant = Grant(choice.devices, environment, record, self._claim, limits, waited)

@@ -15,6 +15,9 @@ from jupyter_gpu.core.errors import ImpossibleRequest
 from jupyter_gpu.core.quantities import in_gib, in_words
 from jupyter_gpu.core.request import Request
 
+# Why devices that a notebook had before come first, and those that a kernel has already.
+HAD_LAST_TIME = "what this notebook had last time"
+HELD_ALREADY = "what this kernel has already"
 # The reason where nothing else decided.
 USUAL_REASON = "free at that moment, lowest physical index first"
 
@@ -148,7 +151,10 @@ def _described(device: Device) -> str:
 
 
 def choose(
-    request: Request, candidates: tuple[Candidate, ...], recent: tuple[str, ...] = ()
+    request: Request,
+    candidates: tuple[Candidate, ...],
+    recent: tuple[str, ...] = (),
+    recent_words: str = HAD_LAST_TIME,
 ) -> Choice | None:
     """Choose devices for a request, or None when too few can be had now.
 
@@ -158,8 +164,8 @@ def choose(
         What is asked for.
     candidates
         The pool in physical order, each with the reason why it cannot be had, if any.
-    recent
-        UUIDs that this notebook had last time.
+    recent, recent_words
+        UUIDs that come first, and what they are.
     """
     reasons = {candidate.device: candidate.reason for candidate in candidates}
     serving = eligible(request, tuple(reasons))
@@ -170,12 +176,14 @@ def choose(
     order = {device: place for place, device in enumerate(serving)}
     ranked = sorted(free, key=lambda d: (d.uuid not in recent, d.display, order[d]))
     taken = tuple(sorted(ranked[:wanted], key=order.__getitem__))
-    return Choice(taken, _because(request, taken, ranked[wanted:], recent))
+    because = _because(request, taken, ranked[wanted:])
+    again = tuple(device for device in taken if device.uuid in recent)
+    if again:
+        because.append(f"{_which(again, taken)}{recent_words}")
+    return Choice(taken, tuple(because) or (USUAL_REASON,))
 
 
-def _because(
-    request: Request, taken: tuple[Device, ...], rest: list[Device], recent: tuple[str, ...]
-) -> tuple[str, ...]:
+def _because(request: Request, taken: tuple[Device, ...], rest: list[Device]) -> list[str]:
     reasons = []
     if request.devices:
         reasons.append("asked for by name")
@@ -183,14 +191,11 @@ def _because(
         reasons.append(f"model {request.model}")
     if request.min_free_memory_bytes is not None:
         reasons.append(f"{in_gib(request.min_free_memory_bytes)} GiB of memory free")
-    again = tuple(device for device in taken if device.uuid in recent)
-    if again:
-        reasons.append(f"{_which(again, taken)}what this notebook had last time")
     if any(device.display for device in taken):
         reasons.append("the display's GPU too, because too few others are free")
     elif any(device.display for device in rest):
         reasons.append("the display's GPU is left for last")
-    return tuple(reasons) or (USUAL_REASON,)
+    return reasons
 
 
 def _which(some: tuple[Device, ...], taken: tuple[Device, ...]) -> str:

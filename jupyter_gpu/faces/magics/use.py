@@ -128,7 +128,8 @@ def _at_once(context: Context, request: Request, switch: Switch, *, restart: boo
     switch.put(switched, os.environ)
     path = this_kernel.connection_file(context.shell)
     drop_wish(path)
-    if path is not None and switch.own is None and this_kernel.starter(os.environ) is not None:
+    own_only = switch.own is None or not switch.own.has_keeper
+    if path is not None and own_only and this_kernel.starter(os.environ) is not None:
         # The server holds nothing for this kernel: it leases the same ones when it restarts it.
         named = tuple(device.uuid for device in switched.devices if device.uuid is not None)
         leave_wish(path, dataclasses.replace(request, gpus=len(named), devices=named))
