@@ -27,6 +27,7 @@ _MOST_ERRORS = 32  # of a chain or a group
 _MOST_FRAMES = 2000  # more than Python's own limit of recursion
 _LAST_FRAMES = 100  # of a deep traceback, its cell's first ones apart
 _MOST_ITEMS = 64
+_MOST_KEYS = 10_000
 _DEEPEST = 3
 _RAISES = frozenset(
     opcode.opmap[name] for name in ("RAISE_VARARGS", "RERAISE") if name in opcode.opmap
@@ -225,7 +226,9 @@ def _stepped(value: object, step: Step) -> object:
     if how == ".":
         return _attributes(value, str(key)).get(str(key))
     if type(value) is dict:
-        return value.get(key)
+        # A key of another type may have a comparison of its own.
+        plain = len(value) <= _MOST_KEYS and all(_is_one_of(type(one), str, int) for one in value)
+        return value.get(key) if plain else None
     if _is_one_of(type(value), list, tuple) and type(key) is int:
         items: list[object] | tuple[object, ...] = value  # type: ignore[assignment] # just checked
         return items[key] if -len(items) <= key < len(items) else None

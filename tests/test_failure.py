@@ -420,6 +420,18 @@ def test_hostile_names_are_not_touched(traps):
         assert found.startswith("That device id is not here: this kernel sees 2 devices")
 
 
+def test_keys_of_a_dictionary_are_not_compared(traps):
+    found = hint("move() or go(device=d['device'])", move=MOVES, d={Trap(): 1, "a": 2})
+    assert found.startswith("That device id is not here")
+
+
+def test_a_worker_that_was_forked(monkeypatch):
+    pool = module("multiprocessing.pool", "def get(value):\n    raise value")
+    error = run("get(error)", get=pool.get, error=RuntimeError("CUDA error: initialization error"))
+    text = flat(explain(error, "", Reader("1", state="frozen", in_force=(1,))))
+    assert text.startswith("CUDA is in use in this kernel, so processes forked from it cannot")
+
+
 def test_a_property_is_not_asked(traps):
     class Config:
         @property

@@ -14,7 +14,8 @@ FROZEN = History(frozen=Frozen(4, call="torch.cuda.is_available"))
 
 def shown(kind, message="", *, value="1,2", cpu_build=None, **changes):
     found = case(kind, message, value, **changes)
-    failure = Failure(kind, message, "torch", found.failure.libraries, cpu_build)
+    worker = "worker" in message
+    failure = Failure(kind, message, "torch", found.failure.libraries, cpu_build, worker)
     return flat(failure_view(failure, found.overview, lambda: iter(())))
 
 

@@ -486,5 +486,8 @@ def test_the_framework_and_the_way_to_it_are_told():
     assert found.cpu_build is False
     plain = confirmed(candidates(one), one, Origin(()))
     assert (plain.framework, plain.libraries) == (None, ())
+    assert not found.worker
+    pool = ("__main__", "multiprocessing.pool")
+    assert confirmed(candidates(one), one, Origin(pool)).worker
     own = raised("jax.errors.JaxRuntimeError(RuntimeError)", "CUDA_ERROR_NO_DEVICE")
     assert confirmed(candidates(own), own, Origin(TORCH)).framework == "JAX"

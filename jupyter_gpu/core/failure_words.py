@@ -35,8 +35,6 @@ from jupyter_gpu.core.variables import VISIBLE
 from jupyter_gpu.core.view import View, value_words
 from jupyter_gpu.core.wrong_id import elsewhere_view, wrong_id_view
 
-_WORKERS = ("dataloader worker", "forkpoolworker", "remotetraceback", "spawnpoolworker")
-
 
 def failure_view(
     failure: Failure, overview: Overview, asked: Callable[[], Iterator[Asked]]
@@ -90,8 +88,7 @@ def forked_view(case: Case) -> View:
 
 def initialization_view(case: Case) -> View:
     """Return the hint on an initialisation that failed: in a forked worker, or by the driver."""
-    worker = any(mark in case.failure.message.lower() for mark in _WORKERS)
-    if case.process.state == "forked" or worker:
+    if case.process.state == "forked" or case.failure.worker:
         return forked_view(case)
     return View(
         "CUDA could not be initialised in this kernel: the driver refused.",

@@ -58,6 +58,9 @@ _FRAMEWORKS = {
 _LIBRARIES = frozenset({"lightning", "lightning_fabric", "pytorch_lightning", "ultralytics"})
 CELL = "__main__"  # the module that cells run in
 _MACHINERY = frozenset({"IPython", "ipykernel", "jupyter_gpu"})
+# Who passes on what a worker process has raised, and how torch's loader begins it.
+_PASS_ON = frozenset({"multiprocessing", "concurrent", "joblib"})
+_WORKER = " in DataLoader worker process "
 _RUNTIME = frozenset({"RuntimeError", "MemoryError"})
 _LONGEST = 4096  # as much of a message's beginning, and half of it of its end, is looked at
 
@@ -119,7 +122,8 @@ class Rule:
 class Failure:
     """A recognised error: ``framework`` as people call it, ``libraries`` the way to it, if any.
 
-    ``cpu_build`` says whether the torch that is loaded has CUDA in it; None where none is loaded.
+    ``cpu_build`` says that the torch that is loaded has no CUDA in it, None where none is loaded;
+    ``worker`` that a worker process failed, and its parent passes that on.
     """
 
     kind: Kind
@@ -127,6 +131,7 @@ class Failure:
     framework: str | None = None
     libraries: tuple[str, ...] = ()
     cpu_build: bool | None = None
+    worker: bool = False
 
 
 def _only(*names: str) -> frozenset[str]:
@@ -336,7 +341,10 @@ def confirmed(
             continue
         libraries = tuple(dict.fromkeys(filter(None, map(_library, origin.below_the_cell))))
         framework = _framework(raised, origin)
-        return Failure(rule.kind, raised.message, framework, libraries, cpu_build)
+        worker = _WORKER in raised.message or not _PASS_ON.isdisjoint(
+            module.partition(".")[0] for module in origin.modules
+        )
+        return Failure(rule.kind, raised.message, framework, libraries, cpu_build, worker)
     return None
 
 
