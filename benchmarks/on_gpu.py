@@ -25,6 +25,7 @@ PARTS = {
     "d": "CUDA_VISIBLE_DEVICES as the driver reads it",
     "e": "children that outlive their kernel",
     "g": "open and frozen",
+    "h": "what %gpu says in a kernel is true",
     "f": "timings",
 }
 MINUTES = 8
@@ -53,7 +54,7 @@ def main() -> int:
                 continue
             left = MINUTES * 60 - (time.monotonic() - began)
             print(f"\n== {name}: {PARTS[name]}", flush=True)
-            with findings.part(name, max(1, int(min(left, 240 if name == "f" else 120)))):
+            with findings.part(name, max(1, int(min(left, 240 if name in "fh" else 120)))):
                 prove()
     finally:
         place.close()
@@ -79,7 +80,7 @@ def _arguments() -> argparse.Namespace:
 
 def _parts(place, findings, *, quick: bool) -> dict[str, Callable[[], None]]:
     """Return what proves each part, in the order to run them."""
-    from proofs import children, deaths, exclusive, freezing, timings, visibility
+    from proofs import children, deaths, exclusive, freezing, timings, truth, visibility
 
     locks = place.locks_supported()
     hows = children.HOWS[-1:] if quick else children.HOWS
@@ -92,6 +93,7 @@ def _parts(place, findings, *, quick: bool) -> dict[str, Callable[[], None]]:
         "f": lambda: timings.measure(place, findings, quick=quick),
     }
     proofs = {name: _without_locks(findings, name) for name in leases} if not locks else leases
+    proofs["h"] = lambda: truth.prove(place, findings)
     proofs["d"] = lambda: visibility.prove(place, findings, quick=quick)
     return {name: proofs[name] for name in PARTS}
 
