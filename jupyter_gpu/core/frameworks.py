@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jupyter_gpu.core.history import History, cell_words
+from jupyter_gpu.core.history import History, cell_words, import_words
 from jupyter_gpu.core.variables import VISIBLE
 
 
@@ -71,7 +71,7 @@ def advice(history: History, environ: Mapping[str, str], *, frozen: bool) -> tup
     for one in history.imports:
         why = remembers(one.module, one.version, environ)
         if why is not None:
-            found.append(f"{why}; it was imported in {cell_words(one.cell)}.")
+            found.append(f"{why}; it was imported {import_words(one)}.")
     imported = {one.module for one in history.imports}
     if frozen and "jax" in imported and not _spares_memory(environ):
         found.append(

@@ -12,7 +12,8 @@ When = Literal["during", "after", "before"]
 class Imported:
     """A CUDA framework that was imported: in which cell, and whether the driver was frozen after.
 
-    ``cell`` is the execution number, None for code that no numbered cell ran.
+    ``cell`` is the execution number, None for code that no numbered cell ran; ``when`` is "before"
+    for what was there when watching began.
     """
 
     module: str
@@ -20,6 +21,7 @@ class Imported:
     version: str | None
     cell: int | None
     frozen_after: bool = False
+    when: When = "during"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +30,16 @@ class Frozen:
 
     ``when`` is "during" the cell, "after" it had ended (a thread, a callback), or "before" anything
     was watched. ``chain`` are the modules that were being imported at that moment, outermost first;
-    ``call`` is what in the cell's text does it, where exactly one thing there can.
+    ``call`` is what in the cell's text does it, as far as it can be told; ``values`` are those of
+    CUDA_VISIBLE_DEVICES between which the driver has read it, one where it did not change then,
+    none where that is not known.
     """
 
     cell: int | None
     when: When = "during"
     chain: tuple[str, ...] = ()
     call: str | None = None
+    values: tuple[str | None, ...] = ()
 
     @property
     def by_import(self) -> str | None:
@@ -44,7 +49,7 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of CUDA_VISIBLE_DEVICES: by which cell, and how (``"%env"``, ``"import foo"``)."""
+    """A change of CUDA_VISIBLE_DEVICES: by which cell, and how (``"%env"``)."""
 
     cell: int | None
     before: str | None
@@ -69,6 +74,13 @@ class History:
 def cell_words(cell: int | None) -> str:
     """Return ``"cell [4]"``, the words for a cell everywhere."""
     return "code outside the numbered cells" if cell is None else f"cell [{cell}]"
+
+
+def import_words(imported: Imported) -> str:
+    """Return where an import happened: ``"in cell [4]"``."""
+    if imported.when == "before":
+        return "before jupyter_gpu watched its cells"
+    return f"in {cell_words(imported.cell)}"
 
 
 def cause_words(frozen: Frozen) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from jupyter_gpu.core.devices import Device
-from jupyter_gpu.core.history import cause_words, cell_words
+from jupyter_gpu.core.history import cause_words, import_words
 from jupyter_gpu.core.kernel_process import InForce, KernelProcess
 from jupyter_gpu.core.late import (
     in_vain,
@@ -217,9 +217,7 @@ def _mismatches(
     else:
         refused = any(notice.startswith(_NO_GPU) for notice in process.notices)
         notes.extend(
-            note
-            for note in overview.visible.notes
-            if not (refused and note.startswith(ON_PURPOSE))
+            note for note in overview.visible.notes if not (refused and note.startswith(ON_PURPOSE))
         )
     stale = stale_words(overview, process)
     notes.extend(() if stale is None else (stale,))
@@ -255,9 +253,9 @@ def _state(process: KernelProcess) -> str:
         words += f" It has a context on {', '.join(f'cuda:{n}' for n in process.contexts)}."
     by_cell: dict[str, list[str]] = {}
     for one in history.imports:
-        by_cell.setdefault(cell_words(one.cell), []).append(one.name)
+        by_cell.setdefault(import_words(one), []).append(one.name)
     imported = (
-        f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} imported in {cell}."
+        f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} imported {cell}."
         for cell, names in by_cell.items()
     )
     return " ".join((words, *imported))

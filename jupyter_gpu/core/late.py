@@ -13,7 +13,7 @@ from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.standing import FREE, standing, standing_words
 from jupyter_gpu.core.variables import VISIBLE
 from jupyter_gpu.core.view import View, listed, value_words
-from jupyter_gpu.core.visibility import read
+from jupyter_gpu.core.visibility import read, visible
 
 
 def change_view(overview: Overview, change: Change) -> View | None:
@@ -50,14 +50,30 @@ def misspelt_view(name: str) -> View:
 
 
 def is_late(overview: Overview, process: KernelProcess) -> bool:
-    """Return whether the variable means other devices now than those in force."""
-    if process.in_force is None or process.set_now == process.launched_with:
+    """Return whether the variable means other devices now than those in force.
+
+    Not where it only reads as if: on a machine whose numbering we read in another order than CUDA,
+    or with several MIG devices. What tells is the value that the driver has read.
+    """
+    if process.in_force is None:
         return False
-    meant = [device.uuid for device in overview.visible.devices]
+    frozen = process.history.frozen
+    values = () if frozen is None else frozen.values
+    meant = _means(process.set_now, overview)
+    could_be = [_means(value, overview) for value in values]
     given = [row.uuid for row in process.in_force]
     if None in given:  # a device that the inventory lacks: only the number can be compared
-        return len(meant) != len(given)
-    return meant != given
+        return len(meant) != len(given) and meant not in could_be
+    if meant == given:
+        return False
+    if not values:
+        return process.set_now != process.launched_with
+    return given in could_be or meant not in could_be
+
+
+def _means(value: str | None, overview: Overview) -> list[str | None]:
+    devices = visible(value, overview.inventory, environment={}).devices
+    return [device.uuid for device in devices]
 
 
 def ways_to_change(overview: Overview) -> str:
@@ -81,6 +97,8 @@ def stale_words(overview: Overview, process: KernelProcess) -> str | None:
             f"torch.cuda.device_count() says {remembered}, which it remembers: stale. "
             f"CUDA will show {now}."
         )
+    if remembered is None and (process.set_now or "").startswith("MIG-"):
+        return None  # then torch asks the driver
     says = len(overview.visible.devices) if remembered is None else remembered
     if says == len(given) or remembered == 0:  # a build without CUDA always counts none
         return None
@@ -132,8 +150,8 @@ def outside_note(overview: Overview, process: KernelProcess, outside: tuple[InFo
 
 
 def _outside_notes(overview: Overview, process: KernelProcess) -> tuple[str, ...]:
-    visible = overview.visible.devices
-    rows = tuple(InForce(device.ordinal, device.index, device.uuid) for device in visible)
+    shown = overview.visible.devices
+    rows = tuple(InForce(device.ordinal, device.index, device.uuid) for device in shown)
     outside = outside_lease(overview, rows)
     return (outside_note(overview, process, outside),) if outside else ()
 
