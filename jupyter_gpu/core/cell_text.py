@@ -8,16 +8,31 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from jupyter_gpu.core.variables import VISIBLE
 
-_ENV_MAGIC = re.compile(rf"^\s*%(?:set_)?env\s+{VISIBLE}\b", re.MULTILINE)
-_USE_MAGIC = re.compile(r"^\s*%gpu\s+use\b", re.MULTILINE)
+_LONGEST = 100_000
+_ENV_MAGIC = re.compile(rf"^[ \t]*%(?:set_)?env[ \t]+{VISIBLE}\b", re.MULTILINE)
+_USE_MAGIC = re.compile(r"^[ \t]*%gpu[ \t]+use\b", re.MULTILINE)
 # A line for the shell that sets the variable and does nothing else: a command behind it would be
 # given the variable, and such a line is in order.
-_SHELL_EXPORT = re.compile(rf"^\s*!\s*(?:export|set)\s+{VISIBLE}=[^;&|]*$", re.MULTILINE)
-_IPYTHON_LINE = re.compile(r"^(\s*)[%!?].*$", re.MULTILINE)
+_SHELL_EXPORT = re.compile(
+    rf"^[ \t]*!{{1,2}}[ \t]*(?:(?:export|set)[ \t]+)?(?:\w+=[^\s;&|]*[ \t]+)*{VISIBLE}="
+    r"(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|\"']*)"
+    r"(?:[ \t]+\w+=[^\s;&|]*)*[ \t]*(?:;[ \t]*)?(?:#[^\n]*)?$",
+    re.MULTILINE,
+)
+# A cell magic that runs the cell's text here; others give it to another program, or write it away.
+_RUNS_HERE = re.compile(r"\s*%%(?:time|timeit|capture|prun|gpu|debug)\b")
+_IPYTHON_LINE = re.compile(r"^([ \t]*)(?:[%!?].*|[\w.]+[ \t]*\?{1,2}[ \t]*)$", re.MULTILINE)
+_IPYTHON_VALUE = re.compile(r"^([ \t]*[A-Za-z_][\w.,\[\] ]*=[ \t]*)[%!].*$", re.MULTILINE)
+_INDENTED = re.compile(r"(?:[ \t]*\n)*([ \t]+)(?=\S)")
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_MASK = "jupyter_gpu_masked"
+# Python warns of an escape that it does not know, and has done so when the cell ran.
+_ESCAPE = re.compile(r"\\[^\n]")
 
 # What initialises the driver when it is called (measured on H200 with torch 2.11, jax 0.11, cupy
 # and numba; TensorFlow's after its documentation).
@@ -26,20 +41,33 @@ _TORCH_CUDA = (
     *("get_device_properties", "get_device_name", "get_device_capability"),
     *("set_per_process_memory_fraction", "can_device_access_peer"),
 )
+_JAX_NUMPY = ("array", "asarray", "zeros", "ones", "full", "eye", "arange", "linspace")
 _FREEZING = frozenset(
     {
         *(f"torch.cuda.{name}" for name in _TORCH_CUDA),
         *(f"jax.{name}" for name in ("devices", "local_devices", "device_count", "device_put")),
-        "jax.local_device_count",
+        *("jax.local_device_count", "jax.random.key", "jax.random.PRNGKey"),
+        *(f"jax.numpy.{name}" for name in _JAX_NUMPY),
         "cupy.cuda.runtime.getDeviceCount",
+        *(f"cupy.{name}" for name in _JAX_NUMPY),
         *(f"numba.cuda.{name}" for name in ("select_device", "get_current_device", "list_devices")),
-        *(f"tf.config.list_{kind}_devices" for kind in ("physical", "logical")),
-        "tensorflow.config.list_physical_devices",
-        "tf.test.is_gpu_available",
+        *("torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "accelerate.Accelerator"),
+        # As they are written where another cell has imported them.
+        *("nn.DataParallel", "DataParallel", "Accelerator"),
+        *("cuda.is_available", "cuda.set_device"),
+        *("numba.cuda.is_available", "numba.cuda.to_device", "numba.cuda.device_array"),
+        *(f"tensorflow.config.list_{kind}_devices" for kind in ("physical", "logical")),
+        "tensorflow.test.is_gpu_available",
     }
 )
-_FREEZING_ENDINGS = ("DataParallel", "Accelerator", "cuda.is_available", "cuda.set_device")
-_LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+# Those that make a tensor on the device that they are given.
+_MAKES_TENSOR = re.compile(
+    r"torch\.(?:(?:zeros|ones|empty|full|rand|randn|randint)(?:_like)?|tensor|as_tensor|arange|"
+    r"linspace|eye|randperm)"
+)
+_CUDA_NAME = re.compile(r"cuda(?::[0-9]+)?")
+# What people write without having said so in the same cell.
+_USUAL_NAMES = {"tf": "tensorflow", "jnp": "jax.numpy", "cp": "cupy"}
 
 
 def how_set(source: str) -> str:
@@ -48,50 +76,177 @@ def how_set(source: str) -> str:
         return "%gpu use"
     if _ENV_MAGIC.search(source):
         return "%env"
-    return "os.environ" if VISIBLE in source else "code that it called"
+    return "os.environ" if VISIBLE in _COMMENT.sub("", source) else "code that it called"
 
 
 def exports_in_vain(source: str) -> bool:
     """Return whether a ``!export`` of the variable stands there, whose shell ends with its line."""
-    return VISIBLE in source and _SHELL_EXPORT.search(source) is not None
+    if VISIBLE not in source or len(source) > _LONGEST or _is_for_others(source.lstrip()):
+        return False
+    joined = source.replace("\\\n", "")
+    found = [match.start() for match in _SHELL_EXPORT.finditer(joined)]
+    tree = _read(joined) if found else None
+    if tree is None:
+        return False
+    lines = {joined.count("\n", 0, start) + 1 for start in found}
+    # In a text of several lines it stands for nothing.
+    masked = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == _MASK)
+    return any(node.lineno in lines for node in masked)
 
 
-def freezing_call(source: str) -> str | None:
+def freezing_call(
+    source: str, *, line: int | None = None, harmless: Collection[str] = ()
+) -> str | None:
     """Return the first call in a cell that initialises CUDA, as it is written, or None.
 
-    Only calls that run with the cell count, not those inside functions that it defines.
+    Only calls that run with the cell count: none inside a function that it defines, or behind a
+    condition.
+
+    Parameters
+    ----------
+    source
+        The cell's text.
+    line
+        The line to which it ran, as IPython counts: from the first that is not blank. None means
+        to its end, 0 that it is not known.
+    harmless
+        Names of calls that do not initialise CUDA here.
     """
+    if line == 0 or len(source) > _LONGEST:
+        return None
+    text = re.sub(r"\A(?:[ \t]*\n)+", "", source)
+    if _is_for_others(text) or (text.startswith("%%") and line is not None):
+        return None
+    tree = _read(text)
+    if tree is None:
+        return None
+    calls = _Calls(_aliases(tree))
     try:
-        tree = ast.parse(_IPYTHON_LINE.sub(r"\1pass", source))
+        calls.visit(tree)
+    except RecursionError:
+        return None
+    for call, certain in calls.found:
+        if line is not None and call.lineno > line:
+            continue
+        name = calls.freezes(call, harmless)
+        if name is not None:
+            return name if certain else None
+    return None
+
+
+def _is_for_others(text: str) -> bool:
+    return text.startswith("%%") and _RUNS_HERE.match(text) is None
+
+
+def _read(source: str) -> ast.Module | None:
+    """Return the cell as Python, its lines for IPython masked; None where it is something else."""
+    indented = _INDENTED.match(source)
+    if indented is not None:  # IPython takes the first line's from every line
+        source = re.sub(f"^{indented[1]}", "", source, flags=re.MULTILINE)
+    masked = _IPYTHON_VALUE.sub(rf"\1{_MASK}", _IPYTHON_LINE.sub(rf"\1{_MASK}", source))
+    try:
+        return ast.parse(_ESCAPE.sub("xx", masked))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    names = (_freezes(call) for call in _calls(tree))
-    return next((name for name in names if name is not None), None)
 
 
-def _calls(node: ast.AST) -> Iterator[ast.Call]:
-    """Yield the calls in the order in which they run: arguments before the call itself."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, _LATER):
-            yield from _calls(child)
-    if isinstance(node, ast.Call):
-        yield node
+def _aliases(tree: ast.Module) -> Mapping[str, str]:
+    """Return what the names stand for that the cell imports."""
+    found = dict(_USUAL_NAMES)
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                found[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return found
 
 
-def _freezes(call: ast.Call) -> str | None:
-    name = _dotted(call.func)
-    if name in _FREEZING or name.endswith(_FREEZING_ENDINGS):
-        return name
-    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-    if method == "cuda" and name != "torch.cuda":
-        return ".cuda()"
-    devices = [*call.args, *(word.value for word in call.keywords if word.arg == "device")]
-    named = [one for one in devices if isinstance(one, ast.Constant)]
-    on_cuda = any(isinstance(one.value, str) and one.value.startswith("cuda") for one in named)
-    if method == "to" and on_cuda:
-        return f'.to("{next(one.value for one in named if isinstance(one.value, str))}")'
-    by_keyword = any(word.arg == "device" for word in call.keywords)
-    return f'{name}(device="cuda")' if on_cuda and by_keyword and name else None
+@dataclass
+class _Calls(ast.NodeVisitor):
+    """The calls of a cell in the order in which they run, and whether each runs for certain."""
+
+    aliases: Mapping[str, str]
+    found: list[tuple[ast.Call, bool]] = field(default_factory=list)
+    _certain: bool = True
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.generic_visit(node)  # arguments run before the call itself
+        self.found.append((node, self._certain))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._each(node.decorator_list)
+        self._each((*node.args.defaults, *filter(None, node.args.kw_defaults)))
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._each((*node.args.defaults, *filter(None, node.args.kw_defaults)))
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> None:
+        self.visit(node.generators[0].iter)  # the rest runs when somebody asks for it
+
+    def visit_If(self, node: ast.If | ast.IfExp | ast.While) -> None:
+        self.visit(node.test)
+        branches = (node.body, node.orelse)
+        for branch in branches:
+            self._perhaps(branch if isinstance(branch, list) else [branch])
+
+    visit_IfExp = visit_While = visit_If  # noqa: N815
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        self.visit(node.values[0])
+        self._perhaps(node.values[1:])
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        self._perhaps(node.body)
+
+    def visit_Match(self, node: ast.Match) -> None:
+        self.visit(node.subject)
+        self._perhaps(node.cases)
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        self.visit(node.test)
+
+    def freezes(self, call: ast.Call, harmless: Collection[str]) -> str | None:
+        """Return how a call that initialises CUDA is written, None for any other."""
+        written = _dotted(call.func)
+        first, dot, rest = written.partition(".")
+        name = f"{self.aliases.get(first, first)}{dot}{rest}"
+        if name in harmless:
+            return None
+        if name in _FREEZING:
+            return written
+        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if method == "cuda" and name != "torch.cuda":
+            return ".cuda()"
+        by_keyword = [word.value for word in call.keywords if word.arg == "device"]
+        if method == "to":
+            devices = [device for device in map(_cuda, (*call.args, *by_keyword)) if device]
+            return f'.to("{devices[0]}")' if devices else None
+        if _MAKES_TENSOR.fullmatch(name) and any(map(_cuda, by_keyword)):
+            return f'{written}(device="cuda")'
+        return None
+
+    def _each(self, nodes: Collection[ast.AST]) -> None:
+        for node in nodes:
+            self.visit(node)
+
+    def _perhaps(self, nodes: Collection[ast.AST]) -> None:
+        before, self._certain = self._certain, False
+        self._each(nodes)
+        self._certain = before
+
+
+def _cuda(node: ast.expr) -> str | None:
+    """Return ``"cuda:0"`` for that text, also inside ``torch.device(…)``, None for all else."""
+    if isinstance(node, ast.Call) and _dotted(node.func) == "torch.device" and node.args:
+        node = node.args[0]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value if _CUDA_NAME.fullmatch(node.value) else None
+    return None
 
 
 def _dotted(node: ast.AST) -> str:
@@ -100,6 +255,4 @@ def _dotted(node: ast.AST) -> str:
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
-    if not isinstance(node, ast.Name):
-        return ""
-    return ".".join((node.id, *reversed(parts)))
+    return ".".join((node.id, *reversed(parts))) if isinstance(node, ast.Name) else ""
