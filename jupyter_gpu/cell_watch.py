@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from jupyter_gpu.adapters.driver import DriverWatch
 from jupyter_gpu.adapters.imports import ImportWatch
 from jupyter_gpu.core.frameworks import BY_MODULE, MODULES
-from jupyter_gpu.core.history import Change, Frozen, History, Imported
+from jupyter_gpu.core.history import Change, Frozen, History, Imported, When
 from jupyter_gpu.core.variables import VISIBLE
 
 if TYPE_CHECKING:
     from jupyter_gpu.adapters.launch import Launch
 
 _CHANGES_KEPT = 100
+# What IPython calls the code of a cell.
+_CELL_CODE = ("<module>", "<cell line")
+# A variable that, set to 1, keeps a call from initialising CUDA.
+_HARMLESS_WITH = {"PYTORCH_NVML_BASED_CUDA_CHECK": "torch.cuda.is_available"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +56,29 @@ class CellWatch:
         self._environ = environ
         self._driver = DriverWatch()
         self._imports_watched = ImportWatch(self._driver.is_frozen)
-        self._value = environ.get(VISIBLE)
+        # Other threads may ask for the history while a cell ends.
+        self._lock = threading.RLock()
+        self._value = launch.visible
         self._changes: deque[Change] = deque(maxlen=_CHANGES_KEPT)
         self._imported: dict[str, Imported] = {}
         self._missing = list(MODULES)
         self._frozen: Frozen | None = None
         self._frozen_at_fork: bool | None = None
-        self._ran_any = False
+        self._when: When = "before"
         self._last: int | None = None
         self._current: tuple[int | None, str] | None = None
         self._inside = 0
         self._frozen_before = False
-        if self._driver.is_frozen():
-            self._frozen = Frozen(None, "before")
-        self._note_imports(None)
+        self._look(None, "before")
+        self._began_with = self._value
+        # What was changed before is no change that a cell has made.
+        self._changes.clear()
         _watch_forks(weakref.ref(self))
 
     def close(self) -> None:
-        """End an import watch that is running."""
-        self._imports_watched.stop()
+        """Watch no import any more, and close what is open."""
+        self._imports_watched.close()
+        self._driver.close()
 
     @property
     def failure(self) -> Exception | None:
@@ -81,14 +92,22 @@ class CellWatch:
         self._inside += 1
         if self._inside > 1:
             return
-        self._look(self._last, "after" if self._ran_any else "before")
+        self._look(self._last, self._when)
         self._frozen_before = self._frozen is not None
+        self._began_with = self._value
         self._current = (cell, source)
         if self._frozen is None:
             self._imports_watched.start()
 
-    def end(self) -> CellEnd | None:
-        """Note that it has ended; None for a cell inside another one."""
+    def end(self, stopped_at: int | None = None) -> CellEnd | None:
+        """Note that it has ended; None for a cell inside another one.
+
+        Parameters
+        ----------
+        stopped_at
+            The line at which an error has ended it, 0 where that is not known; None after a cell
+            that ran to its end.
+        """
         if os.getpid() != self.launch.pid or not self._inside:
             return None
         self._inside -= 1
@@ -96,8 +115,11 @@ class CellWatch:
             return None
         self._imports_watched.stop()
         cell, _ = self._current
-        change = self._look(cell, "during")
-        self._current, self._last, self._ran_any = None, cell, True
+        self._look(cell, "during", stopped_at)
+        self._current, self._last, self._when = None, cell, "after"
+        change = None
+        if self._value != self._began_with:  # though %gpu in the cell itself may have noted it
+            change = dataclasses.replace(self._changes[-1], before=self._began_with)
         return CellEnd(change, self._frozen_before)
 
     def history(self) -> History:
@@ -107,36 +129,38 @@ class CellWatch:
         else:
             forked = None
             if self._current is not None:
-                self._look(self._current[0], "during")
+                self._look(self._current[0], "during", _line_now())
             else:
-                self._look(self._last, "after" if self._ran_any else "before")
-        return History(
-            tuple(self._imported.values()), self._frozen, tuple(self._changes), forked
-        )
+                self._look(self._last, self._when)
+        return History(tuple(self._imported.values()), self._frozen, tuple(self._changes), forked)
 
-    def _look(self, cell: int | None, when: str) -> Change | None:
-        """Note what is new; it happened during this cell, or after it had ended."""
-        if self._frozen is None and self._driver.is_frozen():
-            self._frozen = self._freeze(cell, when)
-        self._note_imports(cell)
-        value = self._environ.get(VISIBLE)
-        if value == self._value:
-            return None
-        change = Change(cell, self._value, value, self._how())
-        self._value = value
-        self._changes.append(change)
-        return change
+    def _look(self, cell: int | None, when: When, line: int | None = None) -> None:
+        """Note what is new; it happened during this cell up to this line, or after its end."""
+        with self._lock:
+            value = self._environ.get(VISIBLE)
+            if self._frozen is None and self._driver.is_frozen():
+                values = dict.fromkeys((self._value, value))
+                self._frozen = self._freeze(cell, when, line, tuple(values))
+            self._note_imports(cell, when)
+            if value != self._value:
+                self._changes.append(Change(cell, self._value, value, self._how()))
+                self._value = value
 
-    def _freeze(self, cell: int | None, when: str) -> Frozen:
+    def _freeze(
+        self, cell: int | None, when: When, line: int | None, values: tuple[str | None, ...]
+    ) -> Frozen:
         if when != "during" or self._current is None:
-            return Frozen(cell, "after" if when == "after" else "before")
+            return Frozen(cell, when, values=values)
         chain = self._imports_watched.chain or ()
         call = None
         if not chain:
             from jupyter_gpu.core.cell_text import freezing_call  # noqa: PLC0415 - once a kernel
 
-            call = freezing_call(self._current[1])
-        return Frozen(cell, "during", chain, call)
+            harmless = frozenset(
+                call for name, call in _HARMLESS_WITH.items() if self._environ.get(name) == "1"
+            )
+            call = freezing_call(self._current[1], line=line, harmless=harmless)
+        return Frozen(cell, "during", chain, call, values)
 
     def _how(self) -> str:
         if self._current is None:
@@ -145,9 +169,10 @@ class CellWatch:
 
         return how_set(self._current[1])
 
-    def _note_imports(self, cell: int | None) -> None:
+    def _note_imports(self, cell: int | None, when: When) -> None:
         modules = sys.modules
-        found = [module for module in self._missing if module in modules]
+        # None stands for a module that must not be imported.
+        found = [module for module in self._missing if modules.get(module) is not None]
         for module in found:
             self._missing.remove(module)
             self._imported[module] = Imported(
@@ -156,6 +181,7 @@ class CellWatch:
                 _version_of(module),
                 cell,
                 frozen_after=self._frozen is not None,
+                when=when,
             )
 
     def _note_fork(self) -> None:
@@ -172,6 +198,14 @@ def _version_of(module: str) -> str | None:
         return None
     # torch's is a str of its own kind.
     return str.__str__(version) if isinstance(version, str) else None
+
+
+def _line_now() -> int:
+    """Return the line of the cell at which this is asked, 0 where it is not asked in its code."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to the running code
+    while frame is not None and not frame.f_code.co_name.startswith(_CELL_CODE):
+        frame = frame.f_back
+    return 0 if frame is None else frame.f_lineno
 
 
 def _watch_forks(watch: weakref.ref[CellWatch]) -> None:
