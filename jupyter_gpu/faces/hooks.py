@@ -6,6 +6,7 @@ say is shown as the cell's own output, below what the cell and its traceback hav
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -63,9 +64,9 @@ class CellHooks:
     def pre_run_cell(self, info: ExecutionInfo) -> None:
         """Note that a cell begins; IPython calls this."""
         try:
+            self._running.append(info)
             number = self._shell.execution_count - self._ahead if info.store_history else None
             self._watch.begin(number, info.raw_cell or "")
-            self._running.append(info)
         except Exception as error:  # noqa: BLE001 - the person's cell runs whatever we do
             self._give_up(error)
 
@@ -80,11 +81,14 @@ class CellHooks:
         info = result.info if result is not None else (self._running or [None])[-1]
         if not any(info is running for running in self._running):
             return  # an empty cell, or the one that has loaded us: its beginning was not seen
+        # Without a result something has ended the cell that IPython does not catch.
+        error = None if result is None else result.error_before_exec or result.error_in_exec
+        whole = result is not None and error is None
+        stopped_at = None if whole else _line_of(error, self._shell.user_ns)
         while self._running:
-            ended = self._watch.end()
+            ended = self._watch.end(stopped_at)
             if self._running.pop() is info:
                 break
-        error = None if result is None else result.error_before_exec or result.error_in_exec
         source = info.raw_cell or ""
         if self._watch.failure is not None:
             self._give_up(self._watch.failure)
@@ -106,25 +110,44 @@ class CellHooks:
                 display(Shown(view))
 
     def _give_up(self, error: Exception) -> None:
-        self.unregister()
-        print(  # noqa: T201 - under the person's cell
-            "jupyter_gpu no longer watches this kernel's cells "
-            f"({type(error).__name__}: {error}).\n"
-            "Your own code is not affected.  %reload_ext jupyter_gpu  begins anew.",
-            file=sys.stderr,
-        )
+        what = type(error).__name__
+        with contextlib.suppress(Exception):  # its own words may fail
+            what = f"{what}: {error}"
+        with contextlib.suppress(Exception):  # the hooks are off in any case
+            self.unregister()
+        with contextlib.suppress(Exception):  # a stream that is closed
+            print(  # noqa: T201 - under the person's cell
+                f"jupyter_gpu no longer watches this kernel's cells ({what}).\n"
+                "Your own code is not affected.  %reload_ext jupyter_gpu  begins anew.",
+                file=sys.stderr,
+            )
 
 
 def _has_news(ended: CellEnd | None) -> bool:
     return ended is not None and ended.change is not None
 
 
+def _line_of(error: BaseException | None, names: object) -> int:
+    """Return the line of the cell at which an error was raised; 0 where that is not known."""
+    trace = None if error is None else error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals is not names:
+        trace = trace.tb_next
+    return 0 if trace is None else trace.tb_lineno
+
+
 def _counts_ahead(shell: InteractiveShell) -> int:
     """Return 1 where the shell's number is the next cell's already while a cell runs.
 
     IPython from 9.8 on counts before the hooks are called, and keeps the cell's own number in a
-    variable of this name; earlier ones count at the cell's end.
+    variable of this name; earlier ones count at the cell's end. A shell may wrap what it inherits.
     """
-    code = getattr(type(shell).run_cell_async, "__code__", None)
-    names = (*getattr(code, "co_varnames", ()), *getattr(code, "co_cellvars", ()))
+    codes = (
+        getattr(vars(kind).get("run_cell_async"), "__code__", None) for kind in type(shell).__mro__
+    )
+    names = {
+        name
+        for code in codes
+        if code is not None
+        for name in (*code.co_varnames, *code.co_cellvars)
+    }
     return int("execution_count" in names)
