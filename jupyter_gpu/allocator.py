@@ -263,7 +263,12 @@ class Acquisition:
             and waiter.record.id != self._claim.id
             and (own is None or (waiter.record.ticket or 0) < own)
         ]
-        return keep_for_earlier(tuple(candidates), before)
+        # What is one's own already is nobody else's to take.
+        theirs = tuple(
+            Candidate(c.device, "leased") if c.device.uuid in inherited else c for c in candidates
+        )
+        pairs = zip(candidates, keep_for_earlier(theirs, before), strict=True)
+        return tuple(own if own.device.uuid in inherited else kept for own, kept in pairs)
 
     def _on_card(self, device: Device, pool: Pool) -> Candidate:
         simulated = is_simulated(self._environ)

@@ -331,3 +331,40 @@ def test_somebody_who_blocks_the_nested_byte_gets_a_refusal_and_no_crash(claim, 
     assert top.take(("g2",))
     assert not claim(B, (A,)).take(("g1",))
     os.close(fd)
+
+
+def test_what_another_process_has_changed_can_be_noted(claim):
+    one = claim()
+    one.take(("g1",))
+    one.correct(("g2", "g3"))
+    assert one.uuids == ("g2", "g3")
+
+
+def test_what_was_only_begun_is_cleared_and_what_is_needed_stays(claim, is_locked):
+    one = claim(A)
+    one.take(("g1", "g2", "g3", "g4"))
+    locks.try_lock(one.fd, lease_byte(B))
+    locks.try_lock(one.fd, ticket_byte(7))
+    one.correct(("g1",))
+    two = one.share(C)
+    two.adopt(("g2",))
+    two.burdens.append(("d" * 15, ("g3",)))
+    two.clear((B,), (ticket_byte(7),), ("g1", "g2", "g3", "g4"))
+    assert held(is_locked, "g1", "g2", "g3", "g4") == ["g1", "g2", "g3"]
+    assert not is_locked(lease_byte(B))
+    assert not is_locked(ticket_byte(7))
+    assert is_locked(lease_byte(A))
+    two.close()
+
+
+def test_a_claim_that_is_left_to_the_process_stays_open(claim, is_locked):
+    one = claim(A)
+    fd = one.fd
+    one.take(("g1",))
+    one.leave()
+    assert one.closed
+    one.close()
+    gc.collect()
+    assert held(is_locked, "g1") == ["g1"]
+    os.close(fd)
+    assert held(is_locked, "g1") == []

@@ -9,7 +9,10 @@ import pytest
 from kernels import leases
 
 import jupyter_gpu
+from jupyter_gpu.adapters.request_file import request_path
+from jupyter_gpu.core.request import Request
 from jupyter_gpu.kernel import Arguments, read_arguments
+from jupyter_gpu.wish import leave_wish
 
 FILE = "/run/user/0/kernel-1b4e28ba-2fa1-11d2-883f-0016d3cca427.json"
 
@@ -259,3 +262,45 @@ def test_a_misspelt_or_later_option_is_read_as_one_so_that_it_is_refused_by_name
 @pytest.mark.parametrize("word", ["--gui=qt", "--debug", "--IPKernelApp.x=1", "--ip=1.2.3.4"])
 def test_ipykernels_own_words_go_on_to_it(word):
     assert read_arguments([word, "-f", "file"]).rest == (word,)
+
+
+def test_what_was_wished_before_the_restart_comes_first(prepared, tmp_path):
+    file = str(tmp_path / "kernel-1b4e28ba.json")
+    leave_wish(file, Request(gpus=2, devices=("3", "1"), wait_seconds=0))
+    child, told = prepared("--gpus=1", "-f", file)
+    assert (told["environ"]["CUDA_VISIBLE_DEVICES"], told["notice"]) == ("3,1", None)
+    child.end()
+    _, told = prepared("--gpus=1", "-f", file)
+    assert told["environ"]["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_a_wish_that_cannot_be_granted_is_told_and_the_command_line_counts(prepared, tmp_path):
+    file = str(tmp_path / "kernel-1b4e28ba.json")
+    leave_wish(file, Request(gpus=3, wait_seconds=0))
+    with jupyter_gpu.acquire(2):
+        child, told = prepared("--gpus=1", "-f", file)
+    assert told["environ"]["CUDA_VISIBLE_DEVICES"] == "2"
+    assert told["notice"].startswith("3 GPUs, as %gpu use had asked for, could not be had.\nNo 3")
+    assert told["notice"].endswith("This kernel has physical 2.")
+    child.end()
+    request_path(file).symlink_to("/etc/passwd")
+    _, told = prepared("--gpus=9", "-f", file)
+    assert "it is not a plain file" in told["notice"]
+    assert "This kernel has no GPU." in told["notice"]
+    assert "9 GPUs are asked for" in told["notice"]
+
+
+def test_what_the_provisioner_wants_told_at_once_is(prepared):
+    environ = {
+        "JUPYTER_GPU_PROVISIONED": str(os.getpid()),
+        "JUPYTER_GPU_NOTICE": "They could not be had.",
+    }
+    assert prepared(environ=environ)[1]["notice"] is None
+    _, told = prepared(environ=environ | {"JUPYTER_GPU_ANNOUNCE": "1"})
+    assert told["notice"] == "They could not be had."
+    assert "JUPYTER_GPU_ANNOUNCE" not in told["environ"]
+
+
+def test_limits_of_the_start_are_kept_for_later(prepared):
+    _, told = prepared("--gpus=1", environ={"CUDA_VISIBLE_DEVICES": "3,2"})
+    assert told["environ"]["JUPYTER_GPU_POOL"] == '[["3,2", "the environment"]]'

@@ -12,6 +12,7 @@ from jupyter_gpu.core.layout import (
     LAYOUT_VERSION,
     LEASE_IDS,
     QUEUE,
+    change_byte,
     device_range,
     is_lease_id,
     lease_byte,
@@ -102,3 +103,11 @@ def test_the_regions_do_not_touch_and_fit_a_file():
 def test_any_name_of_a_device_has_a_place(name):
     name = re.sub(r"[\ud800-\udfff]", "?", name)
     assert 0 <= device_range(None, name).start < LEASE_IDS.start
+
+
+@given(IDS, IDS)
+def test_the_right_to_change_a_lease_is_a_unit_of_its_own(one, two):
+    where = change_byte(one)
+    assert where.length == 1
+    assert LEASE_IDS.start + LEASE_IDS.length <= where.start < QUEUE.start
+    assert (where == change_byte(two)) == (one == two)

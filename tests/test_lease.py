@@ -15,8 +15,9 @@ import jupyter_gpu
 from jupyter_gpu.adapters.place import Place
 from jupyter_gpu.adapters.records import records_path
 from jupyter_gpu.adapters.store import LeaseStore
+from jupyter_gpu.adapters.witness import Witness
 from jupyter_gpu.core.errors import NoDeviceAvailable, StoreError
-from jupyter_gpu.lease import Grant, HeldLease
+from jupyter_gpu.lease import Grant, HeldLease, notice_of
 
 pytestmark = pytest.mark.usefixtures("eight_gpus")
 
@@ -414,3 +415,52 @@ def rest_of(inner, lease):
     """The UUIDs of a lease, once it is known to be that of the process."""
     assert lease.pids == (inner.pid,)
     return lease.record.uuids
+
+
+def test_a_lease_left_to_the_process_outlives_its_object(program, place):
+    code = """
+import gc, jupyter_gpu
+lease = jupyter_gpu.acquire(2)
+lease.leave()
+print(lease.released)
+del lease
+gc.collect()
+print("gone")
+input()
+"""
+    child = program(code)
+    assert [child.read(), child.read()] == ["True", "gone"]
+    (found,) = leases(place)
+    assert found.pids == (child.pid,)
+    child.kill()
+    assert free_devices() == 8
+
+
+def test_while_another_process_changes_a_lease_nothing_is_written(place):
+    with jupyter_gpu.acquire(2) as lease, Witness(place) as kernel:
+        assert kernel.try_change(lease.id)
+        with lease.changing() as witness:
+            assert witness is None
+        lease.describe(lambda owner: dataclasses.replace(owner, notebook="b.ipynb"))
+        assert leases(place)[0].record.owner.notebook is None
+        assert lease.recorded_indices() == (0, 1)
+    with lease.changing() as witness:
+        assert witness is None
+
+
+def test_describing_keeps_what_the_kernel_has_written_about_its_devices(place):
+    with jupyter_gpu.acquire(2) as lease:
+        with Witness(place) as kernel:
+            uuids, indices = lease.record.uuids[:1], (0,)
+            kernel.publish(dataclasses.replace(lease.record, uuids=uuids, indices=indices))
+        lease.describe(lambda owner: dataclasses.replace(owner, notebook="b.ipynb"))
+        (found,) = leases(place)
+        assert (found.record.owner.notebook, found.record.indices) == ("b.ipynb", (0,))
+        assert lease.recorded_indices() == (0,)
+
+
+def test_the_words_of_a_kernels_notice():
+    assert notice_of((), None) is None
+    assert notice_of(("a", "b"), "Careful.") == (
+        "The pool of GPUs is limited by a.\nThe pool of GPUs is limited by b.\nCareful."
+    )

@@ -8,7 +8,7 @@ import jupyter_gpu
 from jupyter_gpu.adapters.place import Place
 from jupyter_gpu.adapters.records import records_path
 from jupyter_gpu.adapters.store import LeaseStore
-from jupyter_gpu.pool import Limit, find_pool, limits_of
+from jupyter_gpu.pool import Limit, find_pool, limits_of, read_limits, written_limits
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -116,3 +116,14 @@ def test_what_the_lease_above_claims_and_does_not_hold_is_not_parted(eight_gpus,
     with jupyter_gpu.acquire(2) as above:
         above.claim.keep_only(above.record.uuids[:1])
         assert indices(pool_of(eight_gpus, environ=above.environment, store=store)) == [0]
+
+
+@pytest.mark.parametrize("limits", [(), (Limit("0,1", "the environment"), Limit("", "a spec"))])
+def test_limits_can_be_written_down_and_read(limits):
+    assert read_limits(written_limits(limits)) == limits
+
+
+@pytest.mark.parametrize("text", ["", "{", "3", "null", "[1]", '["ab", "abc"]', "[" * 5000])
+def test_limits_that_cannot_be_read_allow_nothing(eight_gpus, text):
+    (limit,) = read_limits(text)
+    assert find_pool(eight_gpus, (limit,), {}, None).devices == ()

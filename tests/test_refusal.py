@@ -213,3 +213,16 @@ def test_a_refusal_always_says_what_and_what_to_do(reasons, gpus):
     assert "--wait 30m" in message
     assert "%" not in message
     assert max(map(len, message.splitlines())) <= 76
+
+
+def test_who_holds_some_already_is_told_so_and_what_to_type():
+    reader = Reader("magic", "ben", NOW, ("GPU-00",))
+    text = refusal(Request(3), candidates(None, "leased", None), Holdings((lease(1),)), reader)
+    assert "  0  yours already\n  2  free, but 3 are needed\n" in text
+    assert text.endswith("To wait for them:  %gpu use 3 --wait 30m\nOr take 2:  %gpu use 2")
+    named = refusal(Request(1, ("1",)), candidates(None, "leased"), Holdings(), reader)
+    assert named.endswith("%gpu use 1 --wait 30m")
+    named = refusal(Request(2, ("0", "1")), candidates(None, "leased"), Holdings(), reader)
+    assert "%gpu use 0,1 --wait 30m" in named
+    everything = refusal(Request("all"), candidates(None, "leased"), Holdings(), reader)
+    assert "%gpu use all --wait 30m" in everything

@@ -102,3 +102,16 @@ def test_a_failed_start_is_forgotten(tmp_path):
     there = manager(tmp_path)
     server.forget_start(there, "k")
     assert there.parent._pending_kernels == {}
+
+
+@pytest.mark.parametrize(
+    ("manager", "restarts"),
+    [
+        (types.SimpleNamespace(), False),
+        (types.SimpleNamespace(autorestart=True), False),
+        (types.SimpleNamespace(autorestart=False, restarter_class=object), False),
+        (types.SimpleNamespace(autorestart=True, restarter_class=object), True),
+    ],
+)
+def test_a_manager_with_a_restarter_starts_a_kernel_again(manager, restarts):
+    assert server.has_restarter(manager) == restarts

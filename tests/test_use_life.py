@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import sys
 import pytest
 from doubles import gpu
 from doubles.fixtures import driver_double, driver_libraries  # noqa: F401 - fixtures
-from kernels import free_count, leases
+from kernels import Kernel, StartedByArgv, argv_of, free_count, leases, start_argv
 from support_server import Server, wait_until
 
 import jupyter_gpu
@@ -362,3 +363,101 @@ def test_a_request_that_nobody_reads_is_removed_with_the_kernel(frozen_server):
     assert path.stat().st_mode & 0o777 == 0o600
     server.request("DELETE", f"kernels/{kernel}")
     assert not path.exists()
+
+
+@pytest.fixture
+def started_by_argv(tmp_path):
+    """Start the wrapper as VS Code does, twice with one connection file if asked to."""
+    kernels, connection = [], []
+
+    def start(environ=None, again=None):
+        if again is None:
+            process, file, stderr = start_argv(tmp_path, environ=environ)
+            connection.append(file.read_text())
+        else:
+            file, stderr = again, tmp_path / "stderr"
+            file.write_text(connection[0])  # which the kernel before has removed
+            with stderr.open("wb") as sink:
+                process = subprocess.Popen(
+                    argv_of("pytorch-1gpu", file), env={**os.environ, **environ}, stderr=sink
+                )
+        kernels.append(StartedByArgv(process, file, stderr))
+        wait_until(lambda: is_ready(kernels[-1]), seconds=60, what="the kernel to answer")
+        return kernels[-1], file
+
+    yield start
+    for kernel in kernels:
+        kernel.close()
+
+
+def is_ready(kernel):
+    """Whether a kernel answers; a heartbeat missed under load is no end of it."""
+    assert kernel.process.poll() is None, kernel.said()
+    try:
+        Kernel.wait_until_ready(kernel)
+    except RuntimeError:
+        return False
+    return True
+
+
+def printed(kernel, line):
+    return kernel.run(f"print(get_ipython().run_line_magic('gpu', {line!r}))")[0]
+
+
+def test_a_kernel_started_by_its_argv_changes_at_once(simulate, started_by_argv):
+    simulate("4xH200")
+    kernel, _ = started_by_argv()
+    (before,) = leases()
+    assert "2 of 4 GPUs are yours now" in printed(kernel, "use 2,3")
+    assert kernel.see()["CUDA_VISIBLE_DEVICES"] == "2,3"
+    (lease,) = leases()
+    assert (lease.record.id, lease.record.indices) == (before.record.id, (2, 3))
+    assert "This kernel has no GPU now" in printed(kernel, "use 0")
+    assert free_count() == 4
+    assert "cuda:0 = physical 1" in printed(kernel, "use --devices 1")
+    assert free_count() == 3
+    kernel.process.kill()
+    wait_until(lambda: not leases())
+
+
+def test_a_frozen_kernel_started_by_its_argv_gets_them_at_its_next_start(
+    driver_double,  # noqa: F811
+    started_by_argv,
+):
+    driver_double.write(*map(gpu, range(4)))
+    environ = {
+        "LD_LIBRARY_PATH": str(driver_double.libraries),
+        "JUPYTER_GPU_DOUBLE": str(driver_double.path),
+    }
+    kernel, file = started_by_argv(environ)
+    kernel.run(FREEZE)
+    assert "nothing changes now" in printed(kernel, "use 2,3")
+    assert kernel.see()["CUDA_VISIBLE_DEVICES"] == "0"
+    with pytest.raises(pytest.fail.Exception, match="Nothing starts this kernel again"):
+        printed(kernel, "use 2,3 --restart")
+    kernel.shut_down()
+    again, _ = started_by_argv(environ, file)
+    assert again.see()["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+def test_a_frozen_kernel_that_nobody_leased_for_is_told_what_to_do(
+    driver_double,  # noqa: F811
+    managed_python,
+):
+    assert "Restart the kernel and run" in managed_python(f"{FREEZE}\n%load_ext jupyter_gpu\n%gpu use 2")
+    assert "1 of 4 GPUs is yours now" in managed_python(
+        "%load_ext jupyter_gpu\nprint(get_ipython().run_line_magic('gpu', 'use 1'))"
+    )
+
+
+@pytest.fixture
+def managed_python(driver_double, lease_directory):  # noqa: F811
+    """Run code in a fresh kernel of a server's own Python kernelspec, which is not ours."""
+    driver_double.write(*map(gpu, range(4)))
+    double = {
+        "LD_LIBRARY_PATH": str(driver_double.libraries),
+        "JUPYTER_GPU_DOUBLE": str(driver_double.path),
+    }
+    with Server(lease_directory.parent, **double) as server:
+        names = map("{}.ipynb".format, itertools.count())
+        yield lambda code: server.run(started(server.open_notebook(next(names), "python3")), code)
