@@ -11,7 +11,7 @@ from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.render_html import as_html
 from jupyter_gpu.core.render_text import as_text
 from jupyter_gpu.core.topology import PATHS, Link, Place, Topology
-from jupyter_gpu.core.topology_view import kernel_devices, topology_answer, topology_view
+from jupyter_gpu.core.topology_view import topology_answer, topology_view
 from jupyter_gpu.core.visibility import visible
 
 
@@ -175,7 +175,7 @@ def test_a_part_of_a_gpu_is_marked_on_its_row():
 def test_what_is_in_force_counts_before_what_is_set():
     overview = overview_of("two NVLink pairs", "2,3")
     uuids = [device.uuid for device in overview.inventory.devices]
-    assert [shown.uuid for shown in kernel_devices(overview)] == uuids[2:]
+    assert [shown.uuid for shown in overview.shown] == uuids[2:]
     frozen = KernelProcess(
         1, None, "2,3", "frozen", (InForce(0, 1, uuids[1]), InForce(1, None, None))
     )
@@ -187,7 +187,7 @@ def test_what_is_in_force_counts_before_what_is_set():
     assert "  1 = cuda:0  " in text
     assert "  2           " in text
     absent = dataclasses.replace(frozen, state="absent", in_force=None)
-    assert kernel_devices(dataclasses.replace(overview, process=absent)) == ()
+    assert dataclasses.replace(overview, process=absent).shown == ()
 
 
 def test_a_kernel_without_gpus_is_told_so():

@@ -22,12 +22,7 @@ class Case:
     @property
     def rows(self) -> tuple[InForce, ...]:
         """What CUDA has given to the kernel, or what it would give, in visible order."""
-        if self.process.in_force is not None:
-            return self.process.in_force
-        if self.process.state == "absent":
-            return ()
-        visible = self.overview.visible.devices
-        return tuple(InForce(device.ordinal, device.index, device.uuid) for device in visible)
+        return self.overview.shown
 
     @property
     def simulated(self) -> bool:

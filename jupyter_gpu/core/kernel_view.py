@@ -75,7 +75,7 @@ def kernel_view(overview: Overview, process: KernelProcess, now: datetime) -> Vi
     now
         The present, in the reader's time zone.
     """
-    rows = _shown(overview, process)
+    rows = overview.shown
     lines = [_state(process), _values(process)]
     if overview.lease is not None:
         lines.append(_lease_line(overview.lease, process, now))
@@ -100,16 +100,6 @@ def kernel_view(overview: Overview, process: KernelProcess, now: datetime) -> Vi
             *process.missing,
         ),
     )
-
-
-def _shown(overview: Overview, process: KernelProcess) -> tuple[InForce, ...]:
-    """Return what CUDA shows: what it has given to this process, or else what it would give."""
-    if process.in_force is not None:
-        return process.in_force
-    if process.state == "absent":
-        return ()
-    visible = overview.visible.devices
-    return tuple(InForce(device.ordinal, device.index, device.uuid) for device in visible)
 
 
 def _title(overview: Overview, rows: tuple[InForce, ...]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from jupyter_gpu.core.devices import Inventory
+from jupyter_gpu.core.kernel_process import InForce
 from jupyter_gpu.core.leases import Holdings, Lease
 
 if TYPE_CHECKING:
@@ -50,6 +51,16 @@ class Overview:
     leasing: Leasing = field(default_factory=Leasing)
     seen: tuple[SeenProcess, ...] = ()
     process: KernelProcess | None = None
+
+    @property
+    def shown(self) -> tuple[InForce, ...]:
+        """What CUDA has given to the kernel that asks, or else what it would give."""
+        process = self.process
+        if process is not None and process.in_force is not None:
+            return process.in_force
+        if process is not None and process.state == "absent":
+            return ()
+        return tuple(InForce(one.ordinal, one.index, one.uuid) for one in self.visible.devices)
 
     @property
     def lease(self) -> Lease | None:

@@ -75,7 +75,7 @@ def _lease(overview: Overview, process: KernelProcess) -> Check:
     lease = overview.lease
     if lease is None:
         return _no_lease(overview, process)
-    outside = [index for index, uuid in _shown(overview, process) if uuid not in lease.record.uuids]
+    outside = [row.index for row in overview.shown if row.uuid not in lease.record.uuids]
     own = listed(lease.record.indices) or "none"
     if lease.note is not None:
         return Check(_LEASE, "warn", f"physical {own}: {lease.note}", _RESTART)
@@ -94,13 +94,13 @@ def _no_lease(overview: Overview, process: KernelProcess) -> Check:
     if process.lease_id is not None:
         found = "it was started with one that is gone: others may get its devices"
         return Check(_LEASE, "fail", found, _RESTART)
-    shown = _shown(overview, process)
+    shown = overview.shown
     if not shown:
         return Check(_LEASE, "ok", "none, and no GPU is visible")
     held = [
-        f"{index} is held by {holder_words(lease)}"
-        for index, uuid in shown
-        for lease in _holders(overview, uuid)
+        f"{row.index} is held by {holder_words(lease)}"
+        for row in shown
+        for lease in _holders(overview, row.uuid)
     ]
     if not held:
         return Check(_LEASE, "ok", "none: what is visible may be given to others at any time")
@@ -111,13 +111,6 @@ def _no_lease(overview: Overview, process: KernelProcess) -> Check:
 def _holders(overview: Overview, uuid: str | None) -> tuple[Lease, ...]:
     device = None if uuid is None else overview.inventory.find(uuid)
     return () if device is None else standing(device, overview).leases
-
-
-def _shown(overview: Overview, process: KernelProcess) -> tuple[tuple[int | None, str | None], ...]:
-    """Return what CUDA has given to this process, or else would give: index and UUID."""
-    if process.in_force is not None:
-        return tuple((device.index, device.uuid) for device in process.in_force)
-    return tuple((device.index, device.uuid) for device in overview.visible.devices)
 
 
 def mps_check(facts: Facts, environ: Mapping[str, str]) -> Check | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import combinations, groupby
 
 from jupyter_gpu.core.devices import Device
-from jupyter_gpu.core.kernel_process import InForce
 from jupyter_gpu.core.overview import Leasing, Overview
 from jupyter_gpu.core.quantities import in_words
 from jupyter_gpu.core.render_text import WIDTH
@@ -57,7 +56,7 @@ def topology_view(overview: Overview, topology: Topology) -> View:
 def topology_answer(overview: Overview, topology: Topology) -> dict[str, object]:
     """Return the JSON of ``%gpu topo``; unknown is null."""
     inventory = overview.inventory
-    ordinals = {device.uuid: device.ordinal for device in kernel_devices(overview)}
+    ordinals = {device.uuid: device.ordinal for device in overview.shown}
     index_of = {place.uuid: place.index for place in topology.places}
     devices: list[dict[str, object]] = []
     for device in inventory.devices:
@@ -81,20 +80,10 @@ def topology_answer(overview: Overview, topology: Topology) -> dict[str, object]
     }
 
 
-def kernel_devices(overview: Overview) -> tuple[InForce, ...]:
-    """Return what CUDA has given to the kernel that asks, or else what it would give."""
-    process = overview.process
-    if process is not None and process.in_force is not None:
-        return process.in_force
-    if process is not None and process.state == "absent":
-        return ()
-    return tuple(InForce(one.ordinal, one.index, one.uuid) for one in overview.visible.devices)
-
-
 def _marks(overview: Overview) -> dict[str, str]:
     """Return what this kernel calls each physical GPU, by UUID: ``cuda:0``, ``part cuda:0``."""
     marks: dict[str, str] = {}
-    for shown in kernel_devices(overview):
+    for shown in overview.shown:
         device = None if shown.uuid is None else overview.inventory.find(shown.uuid)
         if device is None or device.uuid is None:
             continue
@@ -113,7 +102,7 @@ def _title(overview: Overview, topology: Topology, links: tuple[Link, ...]) -> s
         return "No GPU can be seen here"
     if len(gpus) == 1:
         return "1 GPU: there is no other to connect it with"
-    own = tuple(shown.uuid for shown in kernel_devices(overview) if shown.uuid is not None)
+    own = tuple(shown.uuid for shown in overview.shown if shown.uuid is not None)
     if _PAIR <= len(own) < len(gpus) and all(topology.place(uuid) for uuid in own):
         return f"This kernel's {len(own)} GPUs: {together_words(topology.among(own))}"
     return f"{in_words(len(gpus))}: {together_words(links) if links else 'nothing is known'}"

@@ -13,7 +13,7 @@ from jupyter_gpu.core.render_text import WIDTH, wrapped
 from jupyter_gpu.core.spelling import did_you_mean
 
 
-class Described(Protocol):
+class _Described(Protocol):
     """What a subcommand tells about itself: ``%gpu``'s and the command line's alike."""
 
     @property
@@ -46,7 +46,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(
-    command: Described, words: list[str], *, program: str = "jupyter gpu"
+    command: _Described, words: list[str], *, program: str = "jupyter gpu"
 ) -> SimpleNamespace | None:
     """Return the options of a command line, or None when its help was asked for and shown.
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 from jupyter_gpu.adapters import torch_memory
 from jupyter_gpu.adapters.sampler import Sampler
 from jupyter_gpu.core.errors import UsageError
-from jupyter_gpu.core.kernel_process import InForce
 from jupyter_gpu.core.measurement import Cell, Ending, Measurement, Recording, measurement
 from jupyter_gpu.core.view import machine_words
 from jupyter_gpu.faces.inner_cell import InnerCell, Run
@@ -116,7 +115,7 @@ def _measured(
     cell = Cell(
         run.seconds,
         _ending(run),
-        _visible(after),
+        after.shown,
         watched,
         torch_memory.end(_count(after), allocated, frozen=_is_frozen(after)),
     )
@@ -165,13 +164,3 @@ def _watched(overview: Overview) -> tuple[str, ...]:
         return tuple(row.uuid for row in process.in_force if row.uuid is not None)
     devices = (device for device in overview.inventory.devices if not device.mig_mode)
     return tuple(device.uuid for device in devices if device.uuid is not None)
-
-
-def _visible(overview: Overview) -> tuple[InForce, ...]:
-    """Return what is in force, or before CUDA is frozen what CUDA_VISIBLE_DEVICES means."""
-    process = overview.process
-    if process is not None and process.in_force is not None:
-        return process.in_force
-    if process is not None and process.state == "absent":
-        return ()
-    return tuple(InForce(one.ordinal, one.index, one.uuid) for one in overview.visible.devices)
