@@ -1,11 +1,13 @@
+import argparse
 import subprocess
 import sys
 import warnings
+from importlib import import_module
 
 import pytest
 from support_shell import make_shell
 
-from jupyter_gpu.faces.extension import SUBCOMMANDS
+from jupyter_gpu.faces.extension import OPTIONS, SUBCOMMANDS
 
 PLAIN_LOAD = """
 import sys
@@ -56,7 +58,17 @@ def test_subcommands_are_completed_and_nothing_else_is_disturbed(shell):
     assert completions(shell, "%gpu s") == ["status"]
     assert set(completions(shell, "%gpu ")) == {*SUBCOMMANDS, "--json", "--help"}
     assert "status" not in completions(shell, "%gpu map st")
+    assert completions(shell, "%gpu use --re") == ["--restart"]
+    assert set(completions(shell, "%%gpu -")) == {"-o", "--json", "--help"}
     assert "status" not in completions(shell, "x = st")
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_the_options_that_are_completed_are_those_of_the_subcommand(name):
+    parser = argparse.ArgumentParser(add_help=False)
+    import_module(f"jupyter_gpu.faces.magics.{name}").SUBCOMMAND.add_arguments(parser)
+    known = {option for action in parser._actions for option in action.option_strings}
+    assert {word for word in OPTIONS.get(name, ()) if word.startswith("-")} == known
 
 
 def test_loading_imports_next_to_nothing():

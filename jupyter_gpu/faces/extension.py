@@ -40,7 +40,22 @@ Example:  %gpu map 1,0
           state = %gpu --json"""
 SUBCOMMANDS = ("status", "who", "map", "check", "use", "free", "limit", "topo", "export")
 _MATCHER = "jupyter_gpu.subcommands"
-_WORDS = (*SUBCOMMANDS, "--json", "--help")
+CELL_HELP = """\
+%%gpu             run the cell and show what it took: memory of each visible
+                  GPU, load, energy in joules, time
+  -o NAME         keep the result in this variable
+  --json          return a dictionary instead
+  -h, --help      more; the cell must have a line for it
+
+Example:  %%gpu -o step
+          loss = model(batch).sum(); loss.backward()"""
+_EVERY_ONES = ("--json", "--help")
+_WORDS = (*SUBCOMMANDS, *_EVERY_ONES)
+# What each takes beside those: here, because completion must not load the subcommands.
+OPTIONS = {
+    "use": ("--devices", "--model", "--min-free-memory", "--wait", "--restart"),
+    "limit": ("off",),
+}
 
 
 class Gate:
@@ -72,10 +87,12 @@ class Gate:
     line.__doc__ = HELP
 
     def cell(self, line: str, cell: str) -> Any:  # noqa: ANN401
-        """Answer ``%%gpu``; IPython calls this."""
+        """Answer ``%%gpu``; IPython calls this, and shows its docstring for ``%%gpu?``."""
         from jupyter_gpu.faces.magic import answer_cell  # noqa: PLC0415 - see the module
 
         return answer_cell(self._context(), line, cell)
+
+    cell.__doc__ = CELL_HELP
 
     def _context(self) -> Context:
         if self._opened is None:
@@ -110,6 +127,17 @@ def unload(shell: InteractiveShell) -> None:
         ]
 
 
+def _offered(words: list[str]) -> tuple[str, ...]:
+    """Return what may follow these words on a line."""
+    called, rest = words[:1], words[1:]
+    if called == [f"%%{NAME}"]:
+        return ("-o", *_EVERY_ONES)
+    if called != [f"%{NAME}"]:
+        return ()
+    named = next((word for word in rest if word in SUBCOMMANDS), None)
+    return _WORDS if named is None else (*OPTIONS.get(named, ()), *_EVERY_ONES)
+
+
 def _matcher() -> Callable[[CompletionContext], SimpleMatcherResult]:
     from IPython.core.completer import (  # noqa: PLC0415 - only inside IPython
         SimpleCompletion,
@@ -117,12 +145,10 @@ def _matcher() -> Callable[[CompletionContext], SimpleMatcherResult]:
     )
 
     def complete(context: CompletionContext) -> SimpleMatcherResult:
-        """Offer the subcommands of ``%gpu`` on its line, and nothing anywhere else."""
+        """Offer what may follow ``%gpu`` on its line, and nothing anywhere else."""
         before, _, token = context.line_with_cursor[: context.cursor_position].rpartition(" ")
-        words = before.split()
-        if words[:1] != [f"%{NAME}"] or any(word in SUBCOMMANDS for word in words):
-            return {"completions": []}
-        found = [SimpleCompletion(word) for word in _WORDS if word.startswith(token)]
+        offered = _offered(before.split())
+        found = [SimpleCompletion(word) for word in offered if word.startswith(token)]
         return {"completions": found, "suppress": bool(found)}
 
     decorated: Callable[[CompletionContext], SimpleMatcherResult] = context_matcher(

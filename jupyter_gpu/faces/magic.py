@@ -23,9 +23,7 @@ def answer_line(context: Context, line: str) -> Shown | Mapping[str, object] | N
     try:
         return _answer(context, _split(line))
     except UsageError as error:
-        # One line: the usage that follows is in the help.
-        sentence, *usage = str(error).splitlines()
-        _refuse(f"{sentence} See  %gpu {_first(line)} --help" if usage else sentence)
+        _refuse(error, "%gpu", line)
     except GPUError as error:
         _shown_as_sentence(error)
         raise
@@ -41,7 +39,7 @@ def answer_cell(context: Context, line: str, cell: str) -> object:
             return None
         inner = measure.prepare(context, options, cell)
     except UsageError as error:
-        _refuse(str(error))
+        _refuse(error, "%%gpu")
     # Outside: what the cell itself raises is its own, an error of ours too.
     return None if inner is None else measure.measure(context, options, inner)
 
@@ -72,10 +70,6 @@ def _subcommand(name: str) -> Subcommand:
     return cast("Subcommand", module.SUBCOMMAND)
 
 
-def _first(line: str) -> str:
-    return line.split()[0]
-
-
 def _split(line: str, program: str = "%gpu") -> list[str]:
     try:
         return shlex.split(line)
@@ -89,7 +83,12 @@ def _shown_as_sentence(error: GPUError) -> None:
     error._render_traceback_ = lambda: lines  # type: ignore[attr-defined] # IPython's own protocol
 
 
-def _refuse(sentence: str) -> NoReturn:
+def _refuse(error: UsageError, program: str, line: str = "") -> NoReturn:
+    """Refuse in one line: the usage that follows the sentence is in the help."""
+    sentence, *usage = str(error).splitlines()
+    if usage:
+        named = [word for word in line.split()[:1] if word in SUBCOMMANDS]
+        sentence += f" See  {' '.join((program, *named))} --help"
     from IPython.core.error import UsageError as Refusal  # noqa: PLC0415 - only inside IPython
 
     # IPython shows this without a traceback, as wrong use of a magic.
