@@ -95,9 +95,10 @@ def _lease_on(witness: Witness, fd: int, named: str | None) -> Record | None:
 
 
 def _is_of_this_process(owner: Owner) -> bool:
-    # A launcher may stand between the server and the kernel: then it leads the session.
+    # A launcher may stand between the server and the kernel: then it leads the session. And right
+    # after a start the record may not name the kernel yet, but the server that has started it.
     mine = {os.getpid(), os.getsid(0)}
-    return any(
-        process.pid in mine and processes.is_alive(process) is not False
-        for process in owner.processes
-    )
+    named = [process for process in owner.processes if process.pid in mine]
+    if owner.keeper is not None and owner.keeper.pid == os.getppid():
+        named.append(owner.keeper)
+    return any(processes.is_alive(process) is not False for process in named)

@@ -72,6 +72,15 @@ def test_a_keeper_is_known(kernel_lease):
     assert find_own_lease(os.environ).has_keeper
 
 
+def test_a_kernel_that_its_record_does_not_name_yet_knows_its_server(kernel_lease):
+    server = reference(os.getppid())
+    kernel_lease.describe(lambda o: dataclasses.replace(o, keeper=server, processes=()))
+    assert find_own_lease(os.environ).record.id == kernel_lease.id
+    elsewhere = dataclasses.replace(server, start=1)
+    kernel_lease.describe(lambda o: dataclasses.replace(o, keeper=elsewhere, processes=()))
+    assert find_own_lease(os.environ) is None
+
+
 def test_above_a_lease_is_what_stood_there_before():
     assert above({"A": "1", "JUPYTER_GPU_LEASE": "x"}, None) == {"A": "1", "JUPYTER_GPU_LEASE": "x"}
 

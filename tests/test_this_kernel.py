@@ -52,7 +52,7 @@ def test_the_owner_is_this_process_and_its_notebook(shell, tmp_path, monkeypatch
 
 def test_ending_stops_the_loop_and_waits_for_nobody(monkeypatch):
     started = []
-    monkeypatch.setattr(this_kernel.threading.Timer, "start", started.append)
+    monkeypatch.setattr(this_kernel.threading.Timer, "start", lambda one: started.append(one))  # noqa: PLW0108
     shell = SimpleNamespace(exit_now=False)
     this_kernel.end_for_restart(shell)
     assert shell.exit_now

@@ -17,6 +17,16 @@ from jupyter_gpu.adapters.place import find_place
 from jupyter_gpu.own_lease import find_own_lease
 
 
+@pytest.fixture(autouse=True)
+def _variables_as_they_were(_a_clean_environment):
+    """Take back what a change has set in this process."""
+    before = dict(os.environ)
+    yield
+    for name in set(os.environ) - set(before):
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture
 def shell(eight_gpus):
     with make_shell() as shell:

@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from contender import Reporter
@@ -49,6 +50,8 @@ def run_kernel(folder, name, lease, chance):
     if pid == 0:
         try:
             be_a_kernel(folder, name, lease, chance)
+        except BaseException:
+            traceback.print_exc()
         finally:
             (folder.parent / "failed").touch()
             os._exit(70)
