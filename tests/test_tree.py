@@ -51,6 +51,8 @@ NOT_AT_IMPORT = ("pynvml", "IPython", "ipywidgets", "jupyter_server", "tornado",
 TESTED_ELSEWHERE = {
     "jupyter_gpu.core.variables": "names only, used by every other test",
     "jupyter_gpu.adapters.nvml_gpu": "test_nvml reads every GPU through it",
+    "jupyter_gpu.faces.magics.context": "test_magic reads every answer through it",
+    "jupyter_gpu.faces.magics.subcommand": "an abstract class, which every subcommand's test uses",
     "jupyter_gpu.core.nvml_words": "test_nvml provokes every error of its table",
 }
 
