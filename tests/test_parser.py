@@ -2,8 +2,8 @@ import pytest
 
 from jupyter_gpu.core.errors import UsageError
 from jupyter_gpu.faces.commands.map import COMMAND as MAP
-from jupyter_gpu.faces.parser import parse
 from jupyter_gpu.faces.commands.run import COMMAND as RUN
+from jupyter_gpu.faces.parser import parse
 
 
 def test_options_are_read():

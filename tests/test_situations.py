@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from cell_kernel import kernel
+from doubles import gpu
+from situations import compiled, forks, held, ids, numbering, quiet, too_late, values
 
 import jupyter_gpu
-from doubles import gpu
 from jupyter_gpu.adapters.processes import reference
-from situations import compiled, forks, held, ids, numbering, quiet, too_late, values
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the doubles are Linux libraries")
 
