@@ -18,8 +18,10 @@ from jupyter_gpu.adapters.place import (
     Place,
     filesystem_type,
     find_place,
+    open_directory,
     safety,
 )
+from jupyter_gpu.adapters.records import RecordDirectory
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.checks import Check
 from jupyter_gpu.core.devices import Device
@@ -179,10 +181,26 @@ def _leases(overview: Overview, place: Place) -> Iterator[Check]:
         recorded = {lease.record.id for lease in holdings.leases}
         recorded |= {waiter.record.id for waiter in holdings.waiters}
         for place_of_id in locks.locked_ranges(fd, LEASE_IDS):
-            if place_of_id.length > 1 or lease_id_at(place_of_id.start) not in recorded:
+            lease_id = lease_id_at(place_of_id.start)
+            explained = lease_id in recorded or _has_record(place, lease_id)
+            if place_of_id.length > 1 or not explained:
                 yield _stray("a lease id", fd, place_of_id)
         if not holdings.waiters and locks.first_lock(fd, QUEUE) is not None:
             yield _stray("the queue", fd, QUEUE)
+
+
+def _has_record(place: Place, lease_id: str) -> bool:
+    """Return whether a lease has a record all the same: one that gave its devices up says so."""
+    directory_fd = open_directory(place, create=False)
+    if directory_fd is None:
+        return False
+    try:
+        records = RecordDirectory(place, directory_fd)
+        found = records.read(lease_id)
+        records.close()
+    finally:
+        os.close(directory_fd)
+    return found is not None and not found.record.uuids and found.record.ticket is None
 
 
 def _range_of(device: Device) -> Range:

@@ -10,6 +10,8 @@ from support_cli import gpu, gpu_json, kernel
 
 import jupyter_gpu
 from jupyter_gpu.adapters import locks
+from jupyter_gpu.adapters.place import Place
+from jupyter_gpu.adapters.witness import Witness
 from jupyter_gpu.core.layout import LEASE_IDS, QUEUE, Range, device_range
 from jupyter_gpu.doctor import examine
 from jupyter_gpu.overview import read_overview
@@ -158,6 +160,16 @@ def test_locked_ids_and_a_locked_queue_are_failures(eight_gpus, squat, where, wh
     checks = find("stray lock")
     assert any(check.found.startswith(what) for check in checks)
     assert all(str(child.pid) in check.fix for check in checks)
+
+
+def test_a_lease_that_gave_its_devices_up_is_no_stray_lock(eight_gpus, lease_directory):
+    with jupyter_gpu.acquire(1) as lease:
+        lease.claim.keep_only(())
+        with Witness(Place(lease_directory, "given")) as witness:
+            witness.publish(dataclasses.replace(lease.record, uuids=(), indices=()))
+            assert find("stray lock") == []
+            witness.remove_record(lease.id)
+        assert one("stray lock").found.startswith("a lease id")
 
 
 def test_a_lease_that_is_only_kept_by_workers_is_a_warning(eight_gpus, program):
