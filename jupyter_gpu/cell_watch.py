@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import threading
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from jupyter_gpu.adapters.launch import Launch
 
 _CHANGES_KEPT = 100
+_OUTSIDE = "a thread or a callback"
 # What IPython calls the code of a cell.
 _CELL_CODE = ("<module>", "<cell line")
 # A variable that, set to 1, keeps a call from initialising CUDA.
@@ -67,6 +67,7 @@ class CellWatch:
         self._when: When = "before"
         self._last: int | None = None
         self._current: tuple[int | None, str] | None = None
+        self._thread: int | None = None
         self._inside = 0
         self._frozen_before = False
         self._look(None, "before")
@@ -89,15 +90,16 @@ class CellWatch:
         """Note that a cell begins; ``cell`` is its number, None where it has none."""
         if os.getpid() != self.launch.pid:
             return
-        self._inside += 1
-        if self._inside > 1:
-            return
-        self._look(self._last, self._when)
-        self._frozen_before = self._frozen is not None
-        self._began_with = self._value
-        self._current = (cell, source)
-        if self._frozen is None:
-            self._imports_watched.start()
+        with self._lock:
+            self._inside += 1
+            if self._inside > 1:
+                return
+            self._look(self._last, self._when)
+            self._frozen_before = self._frozen is not None
+            self._began_with = self._value
+            self._current, self._thread = (cell, source), threading.get_ident()
+            if self._frozen is None:
+                self._imports_watched.start()
 
     def end(self, stopped_at: int | None = None) -> CellEnd | None:
         """Note that it has ended; None for a cell inside another one.
@@ -108,43 +110,53 @@ class CellWatch:
             The line at which an error has ended it, 0 where that is not known; None after a cell
             that ran to its end.
         """
-        if os.getpid() != self.launch.pid or not self._inside:
+        if os.getpid() != self.launch.pid:
             return None
-        self._inside -= 1
-        if self._inside or self._current is None:
-            return None
-        self._imports_watched.stop()
-        cell, _ = self._current
-        self._look(cell, "during", stopped_at)
-        self._current, self._last, self._when = None, cell, "after"
-        change = None
-        if self._value != self._began_with:  # though %gpu in the cell itself may have noted it
-            change = dataclasses.replace(self._changes[-1], before=self._began_with)
-        return CellEnd(change, self._frozen_before)
+        with self._lock:
+            if self._current is None:
+                return None
+            self._inside -= 1
+            if self._inside:
+                return None
+            self._imports_watched.stop()
+            cell, source = self._current
+            self._look(cell, "during", stopped_at)
+            self._current, self._last, self._when = None, cell, "after"
+            change = None
+            if self._value != self._began_with:  # though %gpu in the cell may have noted it
+                change = Change(cell, self._began_with, self._value, _how(source))
+            return CellEnd(change, self._frozen_before)
 
     def history(self) -> History:
         """Return what is known now, the running cell included."""
         if os.getpid() != self.launch.pid:
-            forked = bool(self._frozen_at_fork)
-        else:
-            forked = None
-            if self._current is not None:
-                self._look(self._current[0], "during", _line_now())
-            else:
+            return self._known(bool(self._frozen_at_fork))
+        with self._lock:
+            if self._current is None:
                 self._look(self._last, self._when)
+            else:
+                self._look(self._current[0], "during", _line_now())
+            return self._known(None)
+
+    def _known(self, forked: bool | None) -> History:
         return History(tuple(self._imported.values()), self._frozen, tuple(self._changes), forked)
 
     def _look(self, cell: int | None, when: When, line: int | None = None) -> None:
-        """Note what is new; it happened during this cell up to this line, or after its end."""
-        with self._lock:
-            value = self._environ.get(VISIBLE)
-            if self._frozen is None and self._driver.is_frozen():
-                values = dict.fromkeys((self._value, value))
-                self._frozen = self._freeze(cell, when, line, tuple(values))
-            self._note_imports(cell, when)
-            if value != self._value:
-                self._changes.append(Change(cell, self._value, value, self._how()))
-                self._value = value
+        """Note what is new; it happened during this cell up to this line, or after its end.
+
+        What initialised CUDA in a running cell is left to the cell's own thread to find out: only
+        there is it known which import has come to its end.
+        """
+        mine = self._current is None or threading.get_ident() == self._thread
+        value = self._environ.get(VISIBLE)
+        if mine and self._frozen is None and self._driver.is_frozen():
+            values = dict.fromkeys((self._value, value))
+            self._frozen = self._freeze(cell, when, line, tuple(values))
+        self._note_imports(cell, when)
+        if value != self._value:
+            how = _OUTSIDE if self._current is None else _how(self._current[1])
+            self._changes.append(Change(cell, self._value, value, how))
+            self._value = value
 
     def _freeze(
         self, cell: int | None, when: When, line: int | None, values: tuple[str | None, ...]
@@ -161,13 +173,6 @@ class CellWatch:
             )
             call = freezing_call(self._current[1], line=line, harmless=harmless)
         return Frozen(cell, "during", chain, call, values)
-
-    def _how(self) -> str:
-        if self._current is None:
-            return "a thread or a callback"
-        from jupyter_gpu.core.cell_text import how_set  # noqa: PLC0415 - only after a change
-
-        return how_set(self._current[1])
 
     def _note_imports(self, cell: int | None, when: When) -> None:
         modules = sys.modules
@@ -198,6 +203,12 @@ def _version_of(module: str) -> str | None:
         return None
     # torch's is a str of its own kind.
     return str.__str__(version) if isinstance(version, str) else None
+
+
+def _how(source: str) -> str:
+    from jupyter_gpu.core.cell_text import how_set  # noqa: PLC0415 - only after a change
+
+    return how_set(source)
 
 
 def _line_now() -> int:

@@ -418,6 +418,17 @@ def test_threads_may_ask_while_cells_run(watch):
     assert problems == []
 
 
+def test_a_thread_that_asks_during_an_import_leaves_it_to_be_named(play):
+    modules = {
+        "one": "import two",
+        "two": f"import asks\n{LIBRARY}\nasks.in_thread(asks.history)",
+        "asks": "",
+    }
+    before = "import asks; asks.in_thread = in_thread; asks.history = lambda: watch.history()"
+    seen = play("import one", modules=modules, before=before)
+    assert seen["frozen"]["chain"] == ["one", "two"]
+
+
 def test_ten_thousand_cells_take_no_more_memory_than_a_thousand(watch):
     def cells(numbers):
         for cell in numbers:

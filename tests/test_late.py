@@ -1,7 +1,7 @@
 """What is said under a cell that changed the variable: all that is too late, and nothing else."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support_cli import device, inventory, kernel, lease, overview, uuid
 
@@ -139,6 +139,7 @@ def test_a_device_that_the_inventory_lacks_is_compared_by_number():
 VALUES = (None, "", "-1", "0", "1", "1,0", "0,1", uuid(1), "0,0", "9", "0-1", "all")
 
 
+@settings(deadline=None)
 @given(*(st.sampled_from(VALUES) for _ in range(3)), st.lists(st.integers(0, 3), unique=True))
 def test_the_value_that_the_driver_read_is_never_called_late(launched, value, now, in_force):
     process = kernel(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from jupyter_gpu.core.variables import VISIBLE
 
-_LONGEST = 100_000
+_LONGEST = 50_000
 _ENV_MAGIC = re.compile(rf"^[ \t]*%(?:set_)?env[ \t]+{VISIBLE}\b", re.MULTILINE)
 _USE_MAGIC = re.compile(r"^[ \t]*%gpu[ \t]+use\b", re.MULTILINE)
 # A line for the shell that sets the variable and does nothing else: a command behind it would be
