@@ -86,6 +86,12 @@ class CellWatch:
         """What went wrong inside an import, where it must not be raised; else None."""
         return self._imports_watched.failure
 
+    @property
+    def source(self) -> str:
+        """The text of the cell that runs now, empty where none does."""
+        current = self._current
+        return "" if current is None else current[1]
+
     def begin(self, cell: int | None, source: str) -> None:
         """Note that a cell begins; ``cell`` is its number, None where it has none."""
         if os.getpid() != self.launch.pid:

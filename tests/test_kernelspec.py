@@ -97,6 +97,11 @@ def test_all_gpus_have_a_name_and_a_title():
     options = {"gpus": "all"}
     assert kernelspec.default_name("pytorch", options) == "pytorch-all-gpus"
     assert kernelspec.display_name("PyTorch", options) == "PyTorch (all GPUs)"
+
+
+def test_an_entry_that_waits_says_so_and_keeps_its_title():
+    waiting = kernelspec.display_name("PyTorch", {"gpus": 2, "wait": "30m"})
+    assert waiting == "PyTorch (2 GPUs, waits 30m)"
     assert kernelspec.gpus_of(kernelspec.pytorch(options)) == "all"
 
 

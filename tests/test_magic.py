@@ -97,6 +97,25 @@ def test_a_mistake_is_one_line_with_the_nearest_name(shell):
         assert "\n" not in said
 
 
+@pytest.mark.parametrize(
+    "cell",
+    ["%gpu who\nx = 1", "if True:\n    %gpu who", "for n in (1,):\n    %gpu who\nn", "%gpu who\n%gpu who"],
+)
+def test_an_answer_is_shown_wherever_its_line_stands(shell, cell):
+    assert "No GPU is leased" in complaint(shell, cell)
+
+
+def test_an_answer_that_is_kept_or_silenced_is_not_shown(shell):
+    assert complaint(shell, "x = %gpu who\ny = 1") == ""
+    assert "No GPU is leased" in repr(shell.user_ns["x"])
+    assert "No GPU" not in complaint(shell, "%gpu who;")
+
+
+def test_what_is_called_otherwise_elsewhere_is_pointed_to(shell):
+    assert "%gpu check" in complaint(shell, "%gpu doctor")
+    assert "%gpu use 0" in complaint(shell, "%gpu release")
+
+
 def test_help_teaches_with_an_example(shell):
     for line in ("%gpu -h", "%gpu --help", "%gpu map --help"):
         assert "Example:" in complaint(shell, line)

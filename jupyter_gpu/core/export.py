@@ -10,6 +10,7 @@ from jupyter_gpu.core.answers import SCHEMA
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.environment import visible_value
 from jupyter_gpu.core.kernel_process import KernelProcess
+from jupyter_gpu.core.late import meant_otherwise, outside_lease, outside_note
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.variables import ORDER, VISIBLE
 from jupyter_gpu.core.view import View, listed, value_words
@@ -57,6 +58,10 @@ def exported(overview: Overview, process: KernelProcess, environ: Mapping[str, s
             value = visible_value(given, overview.inventory, "auto")
             environment = {ORDER: "PCI_BUS_ID", VISIBLE: value}
             notes.append(_late(process, given))
+    else:
+        notes.extend(meant_otherwise(overview, process.set_now))
+        outside = outside_lease(overview, overview.shown)
+        notes.extend([outside_note(overview, process, outside)] if outside else [])
     if VISIBLE not in environment:
         notes.append(_ALL)
     notes.append(_lease_note(overview, process))
@@ -85,7 +90,8 @@ def _late(process: KernelProcess, given: tuple[Device, ...]) -> str:
 
 
 def _lease_note(overview: Overview, process: KernelProcess) -> str:
-    own = "To lease GPUs for itself, start it with  jupyter gpu run --gpus 1 -- COMMAND"
+    count = max(1, len(overview.shown))
+    own = f"To lease GPUs for itself, start it with  jupyter gpu run --gpus {count} -- COMMAND"
     if overview.lease is not None or process.lease_id is not None:
         return (
             "A script that uses this runs under this kernel's lease only while this kernel lives; "

@@ -120,8 +120,10 @@ def request_arguments(options: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def display_name(title: str, options: Mapping[str, object]) -> str:
-    """Name a kernelspec for a person: ``"PyTorch (2 GPUs)"``."""
-    return f"{title} ({_in_words(options.get('gpus', 1))})"
+    """Name a kernelspec for a person: ``"PyTorch (2 GPUs)"``, ``"PyTorch (2 GPUs, waits 30m)"``."""
+    wait = options.get("wait")
+    waits = "" if wait in (None, 0, "0", "8s") else f", waits {wait}"
+    return f"{title} ({_in_words(options.get('gpus', 1))}{waits})"
 
 
 def default_name(stem: str, options: Mapping[str, object]) -> str:
@@ -137,7 +139,8 @@ def stem_of(name: str, spec: Mapping[str, object]) -> str:
 def title_of(spec: Mapping[str, object]) -> str:
     """Return a kernelspec's display name without the number of GPUs that we put there."""
     title = str(spec.get("display_name") or spec.get("language") or "kernel")
-    return title.removesuffix(f" ({_in_words(gpus_of(spec))})") if is_ours(spec) else title
+    ours = rf" \({re.escape(_in_words(gpus_of(spec)))}(, waits [^)]*)?\)$"
+    return re.sub(ours, "", title) if is_ours(spec) else title
 
 
 def check_name(name: str) -> str:

@@ -5,6 +5,7 @@ Shown under the cell that made it; ``%gpu`` says the same for as long as it is s
 
 from __future__ import annotations
 
+from jupyter_gpu.core.environment import visible_value
 from jupyter_gpu.core.history import Change, Frozen, cause_words
 from jupyter_gpu.core.kernel_process import InForce, KernelProcess
 from jupyter_gpu.core.leases import clean
@@ -78,10 +79,12 @@ def _means(value: str | None, overview: Overview) -> list[str | None]:
 
 def ways_to_change(overview: Overview) -> str:
     """Return how one changes devices that are in force already."""
-    count = len(overview.visible.devices)
+    meant = [str(device.index) for device in overview.visible.devices]
     lease = "" if overview.lease is None else " (the lease stays)"
     ways = f"To change devices: restart the kernel{lease} and set it first"
-    return ways + (f", or  %gpu use {count} --restart" if count else ".")
+    # A number alone would be how many, not which.
+    which = f"--devices {meant[0]}" if len(meant) == 1 else ",".join(meant)
+    return ways + (f", or  %gpu use {which} --restart" if meant else ".")
 
 
 def stale_words(overview: Overview, process: KernelProcess) -> str | None:
@@ -130,6 +133,16 @@ def outside_lease(overview: Overview, rows: tuple[InForce, ...]) -> tuple[InForc
     return tuple(row for row in rows if row.uuid not in overview.lease.record.uuids)
 
 
+def lease_value(overview: Overview) -> str | None:
+    """Return the value of the variable that means the kernel's lease, None where it has none."""
+    if overview.lease is None:
+        return None
+    inventory = overview.inventory
+    found = (inventory.find(uuid) for uuid in overview.lease.record.uuids)
+    devices = tuple(device for device in found if device is not None)
+    return visible_value(devices, inventory, "auto") if devices else None
+
+
 def outside_note(overview: Overview, process: KernelProcess, outside: tuple[InForce, ...]) -> str:
     """Say who has what is visible and not leased, and how to go back to what is."""
     parts = []
@@ -141,11 +154,11 @@ def outside_note(overview: Overview, process: KernelProcess, outside: tuple[InFo
         held = f"held by {words}" if standing(device, overview).leases else words
         free = ", and may go to another kernel" if words == FREE else ""
         parts.append(f"Physical {row.index} is outside this kernel's lease: {held}{free}.")
-    if process.in_force is not None or process.launched_with is None:
+    own = lease_value(overview)
+    if process.in_force is not None or own is None:
         parts.append("Restart the kernel to go back.")
     else:
-        value = value_words(process.launched_with)
-        parts.append(f"To go back, set {VISIBLE} to {value}.")
+        parts.append(f"To go back, set {VISIBLE} to {value_words(own)}.")
     return " ".join(parts)
 
 

@@ -46,7 +46,7 @@ _LEASES = (
     Column("Holder", shrinks=True),
     Column("Since"),
     Column("Memory", right=True),
-    Column("State"),
+    Column("More"),
 )
 _QUEUE = (
     Column("Place"),

@@ -10,6 +10,7 @@ from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.facts import DeviceUser, Facts
 from jupyter_gpu.core.history import History, cause_words, cell_words
 from jupyter_gpu.core.kernel_process import KernelProcess
+from jupyter_gpu.core.late import lease_value
 from jupyter_gpu.core.leases import Lease
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.quantities import in_gib
@@ -82,9 +83,10 @@ def _lease(overview: Overview, process: KernelProcess) -> Check:
     if not outside:
         return Check(_LEASE, "ok", f"physical {own}, for this kernel alone")
     others = ", ".join("unknown" if index is None else str(index) for index in outside)
-    found = f"physical {own}, but physical {others} is visible too and may be somebody else's"
-    back = process.in_force is None and process.launched_with is not None
-    fix = f"set {VISIBLE} to {value_words(process.launched_with)}" if back else _RESTART
+    verb = "is" if len(outside) == 1 else "are"
+    found = f"physical {own}, but physical {others} {verb} visible too and may be somebody else's"
+    value = lease_value(overview) if process.in_force is None else None
+    fix = _RESTART if value is None else f"%env {VISIBLE}={value}"
     return Check(_LEASE, "warn", found, fix)
 
 

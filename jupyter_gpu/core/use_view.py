@@ -87,6 +87,18 @@ def left_view(request: Request, left: Left, inventory: Inventory) -> View:
     return View(title=title, machine=machine_words(inventory), lines=left.notes)
 
 
+def count_note(what: str | None, devices: tuple[Device, ...], inventory: Inventory) -> str | None:
+    """Return a note where a number that was meant as how many is a physical index too.
+
+    None where that device came with it, or where nothing has this index.
+    """
+    if what is None or not what.isdigit() or int(what) == 0:
+        return None
+    if int(what) not in {gpu.index for gpu in inventory.gpus} - {d.index for d in devices}:
+        return None
+    return f"{what} is how many. For physical {what}:  %gpu use --devices {what}"
+
+
 def changed_answer(changed: Changed, request: Request) -> dict[str, object]:
     """Return the same for a program."""
     return {

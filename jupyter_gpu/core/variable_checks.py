@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from jupyter_gpu.core.checks import Check
 from jupyter_gpu.core.facts import Facts
 from jupyter_gpu.core.kernel_process import KernelProcess
-from jupyter_gpu.core.late import is_late, map_words
+from jupyter_gpu.core.late import is_late, lease_value, map_words
 from jupyter_gpu.core.notes import ON_PURPOSE
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.quantities import in_words
@@ -41,8 +41,8 @@ def _visible(overview: Overview, environ: Mapping[str, str]) -> Check:
         return Check(VISIBLE, "warn", " ".join([f"{_late_words(process)}.", *notes]), _LATE)
     before = "" if process is None else _launch_words(process)
     if notes:
-        found = " ".join([*notes, f"{before[2:]}." if before else ""]).strip()
-        return Check(VISIBLE, "warn", found, _mend(environ))
+        found = " ".join([*notes, f"It was {before[2:]}." if before else ""]).strip()
+        return Check(VISIBLE, "warn", found, _mend(overview, environ))
     if visible.value is None:
         return Check(VISIBLE, "ok", f"not set: every GPU is visible{before}")
     indices = listed(device.index for device in visible.devices)
@@ -50,12 +50,15 @@ def _visible(overview: Overview, environ: Mapping[str, str]) -> Check:
     return Check(VISIBLE, "ok", f"{value_words(visible.value)}: {means}{before}")
 
 
-def _mend(environ: Mapping[str, str]) -> str:
+def _mend(overview: Overview, environ: Mapping[str, str]) -> str:
     wrong = sorted(name for name in environ if is_misspelt(name, VISIBLE))
     if wrong:
         shown = value_words(environ[wrong[0]])
         return f"unset {value_words(wrong[0])[1:-1]}, and set {VISIBLE} to {shown} if that is meant"
-    return f"set it anew, or  unset {VISIBLE}"
+    own = lease_value(overview)
+    if own is not None:
+        return f"%env {VISIBLE}={own}"
+    return f"set it anew, or  unset {VISIBLE}" if overview.process is None else "set it anew"
 
 
 def _late_words(process: KernelProcess) -> str:

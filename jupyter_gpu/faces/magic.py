@@ -18,15 +18,42 @@ if TYPE_CHECKING:
     from jupyter_gpu.faces.magics.subcommand import Subcommand
 
 
+# What is called otherwise on the command line, or stands in another answer.
+_ELSEWHERE = {
+    "doctor": "%gpu check makes the same checks here.",
+    "list": "%gpu lists this kernel's GPUs, %gpu who everybody's.",
+    "release": "%gpu use 0 gives this kernel's GPUs back.",
+    "run": "jupyter gpu run leases GPUs for a command.",
+}
+
+
 def answer_line(context: Context, line: str) -> Shown | Mapping[str, object] | None:
     """Answer ``%gpu …``."""
     try:
-        return _answer(context, _split(line))
+        answer = _answer(context, _split(line.rstrip().removesuffix(";")))
     except UsageError as error:
         _refuse(error, "%gpu", line)
     except GPUError as error:
         _shown_as_sentence(error)
         raise
+    if isinstance(answer, Shown) and _is_lost(context.watch.source, line):
+        from IPython.display import display  # noqa: PLC0415 - only inside IPython
+
+        display(answer)
+        return None
+    return answer
+
+
+def _is_lost(source: str, line: str) -> bool:
+    """Return whether nobody would see the value: it stands alone, and not at the cell's end."""
+    rows = [row for row in source.split("\n") if row.strip() and not row.lstrip().startswith("#")]
+    wanted = ["%gpu", *line.split()]
+    for number, row in enumerate(rows, 1):
+        words = row.split()
+        filled_in = words[:1] == ["%gpu"] and ("{" in row or "$" in row)
+        if (words == wanted or filled_in) and (number < len(rows) or row[0] in " \t"):
+            return True
+    return False
 
 
 def answer_cell(context: Context, line: str, cell: str) -> object:
@@ -51,6 +78,8 @@ def _answer(context: Context, words: list[str]) -> Shown | Mapping[str, object] 
     if not words or words[0].startswith("-"):
         words = ["status", *words]
     name, *rest = words
+    if name in _ELSEWHERE:
+        raise UsageError(f"%gpu has no {name!r}. {_ELSEWHERE[name]}")
     if name not in SUBCOMMANDS:
         known = ", ".join(SUBCOMMANDS)
         raise UsageError(

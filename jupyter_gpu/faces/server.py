@@ -12,6 +12,8 @@ from collections.abc import Awaitable
 from datetime import datetime
 from typing import Any, Protocol, cast
 
+from traitlets import TraitError
+
 SESSION_NAME = "JPY_SESSION_NAME"
 
 
@@ -82,8 +84,11 @@ def last_used(kernel_manager: object) -> datetime | None:
 
     The server's manager of kernels notes both on each kernel's own manager.
     """
-    moment = getattr(kernel_manager, "last_activity", None)
-    if getattr(kernel_manager, "execution_state", None) != "idle":
+    try:
+        if getattr(kernel_manager, "execution_state", None) != "idle":
+            return None
+        moment = getattr(kernel_manager, "last_activity", None)
+    except TraitError:  # a trait of a time, which has none until the server has noted the first
         return None
     return moment if isinstance(moment, datetime) and moment.tzinfo is not None else None
 

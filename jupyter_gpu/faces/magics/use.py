@@ -13,6 +13,7 @@ from jupyter_gpu.core.use_view import (
     Left,
     changed_answer,
     changed_view,
+    count_note,
     left_answer,
     left_view,
 )
@@ -91,7 +92,7 @@ class Use(Subcommand):
         )
         if overview.process.state == "frozen":
             return _later(context, overview, switch, options)
-        return _at_once(context, request, switch, restart=options.restart)
+        return _at_once(context, request, switch, options)
 
 
 def _request(options: Options) -> Request:
@@ -123,7 +124,7 @@ def _limits(context: Context) -> tuple[Limit, ...]:
     return () if launched_with is None else (Limit(launched_with, "the environment"),)
 
 
-def _at_once(context: Context, request: Request, switch: Switch, *, restart: bool) -> Answer:
+def _at_once(context: Context, request: Request, switch: Switch, options: Options) -> Answer:
     switched = switch.now()
     switch.put(switched, os.environ)
     path = this_kernel.connection_file(context.shell)
@@ -136,7 +137,9 @@ def _at_once(context: Context, request: Request, switch: Switch, *, restart: boo
     overview = context.overview()
     notes = [] if switched.caution is None else [switched.caution]
     notes += [f"The pool is limited by {limit}." for limit in switched.limits]
-    if restart:
+    count = count_note(options.what, switched.devices, overview.inventory)
+    notes += [] if count is None else [count]
+    if options.restart:
         notes.append("CUDA is open, so no restart was needed.")
     changed = Changed(switched.devices, switched.before, overview.lease, tuple(notes))
     view = changed_view(changed, overview.inventory, context.now())
