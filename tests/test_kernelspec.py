@@ -97,12 +97,13 @@ def test_all_gpus_have_a_name_and_a_title():
     options = {"gpus": "all"}
     assert kernelspec.default_name("pytorch", options) == "pytorch-all-gpus"
     assert kernelspec.display_name("PyTorch", options) == "PyTorch (all GPUs)"
+    assert kernelspec.gpus_of(kernelspec.pytorch(options)) == "all"
 
 
 def test_an_entry_that_waits_says_so_and_keeps_its_title():
-    waiting = kernelspec.display_name("PyTorch", {"gpus": 2, "wait": "30m"})
-    assert waiting == "PyTorch (2 GPUs, waits 30m)"
-    assert kernelspec.gpus_of(kernelspec.pytorch(options)) == "all"
+    options = {"gpus": 2, "wait": "30m"}
+    assert kernelspec.display_name("PyTorch", options) == "PyTorch (2 GPUs, waits 30m)"
+    assert kernelspec.title_of(kernelspec.pytorch(options)) == "PyTorch"
 
 
 def test_without_the_provisioner_the_wrapper_alone_asks():

@@ -94,7 +94,7 @@ class TestLease:
         check = self.one(process, leases=(lease("a", (1,)),), value="0,1")
         assert check.status == "warn"
         assert "physical 0 is visible too" in check.found
-        assert check.fix == '%env CUDA_VISIBLE_DEVICES=1'
+        assert check.fix == "%env CUDA_VISIBLE_DEVICES=1"
 
     def test_what_is_in_force_counts_rather_than_the_value(self):
         process = kernel(state="frozen", in_force=(0,), lease_id=self.MINE)
