@@ -42,6 +42,8 @@ _NOT_NOW = (
     "CUDA is initialised in this kernel, so nothing changes now: a restart brings these devices, "
     "and the kernel keeps those it has if they cannot be had then."
 )
+_UNTIL_RESTART = "A restart of this kernel begins without them: run  %gpu use  again then."
+_BY_KERNELSPEC = "A restart of this kernel begins with what its kernelspec asks for."
 _BY_HAND = (
     "Nothing starts this kernel again when it ends. The request has been left: restart the kernel "
     "by hand, and it brings these devices."
@@ -139,6 +141,8 @@ def _at_once(context: Context, request: Request, switch: Switch, options: Option
     notes += [f"The pool is limited by {limit}." for limit in switched.limits]
     count = count_note(options.what, switched.devices, overview.inventory)
     notes += [] if count is None else [count]
+    if switched.devices and this_kernel.starter(os.environ) is None:
+        notes.append(_BY_KERNELSPEC if this_kernel.is_wrapper() else _UNTIL_RESTART)
     if options.restart:
         notes.append("CUDA is open, so no restart was needed.")
     changed = Changed(switched.devices, switched.before, overview.lease, tuple(notes))
