@@ -105,6 +105,20 @@ def test_an_id_that_is_right_by_cuda_and_wrong_by_the_variable():
     )
 
 
+@pytest.mark.parametrize("asked", [[], [one(0)]])
+def test_a_late_change_is_not_blamed_for_an_id_that_cannot_be_read(asked):
+    history = History(
+        (Imported("torch", "torch", "2.13.0", 1),),
+        Frozen(2, call="torch.cuda.is_available"),
+        (Change(3, "0,1", "1", "os.environ"),),
+    )
+    text = shown(asked, "1", launched="0,1", in_force=(0, 1), history=history)
+    assert text == (
+        "That device id is not here: this kernel sees 2 devices, so ids are 0 and 1. "
+        "0 = physical 0 · 1 = physical 1"
+    )
+
+
 def test_many_devices_and_many_ids_stay_within_the_lines():
     machine = inventory(*(device(n) for n in range(16)))
     value = ",".join(map(str, range(16)))

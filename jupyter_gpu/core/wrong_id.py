@@ -32,11 +32,11 @@ def wrong_id_view(case: Case, asked: Iterable[Asked]) -> View:
     asked
         What may have been asked for, the surest first. What cannot be wrong is passed over.
     """
-    rows = case.rows
+    rows, asked = case.rows, tuple(asked)
     wrong = next((one for one in asked if _missing(one, rows)), None)
     if not rows:
         return no_gpu_view(case, "" if wrong is None else _short(wrong))
-    if wrong is None and is_late(case.overview, case.process):
+    if wrong is None and _refused_by_the_variable(asked, case):
         return _late_view(case)
     said = "That device id is not here" if wrong is None else _short(wrong)
     seen = f"this kernel sees {in_words(len(rows), 'device')}, so {_ids_words(len(rows))}."
@@ -66,6 +66,13 @@ def elsewhere_view(case: Case) -> View | None:
         machine=case.machine,
         lines=(*lines, *case.caveat, *case.raised_inside),
     )
+
+
+def _refused_by_the_variable(asked: Iterable[Asked], case: Case) -> bool:
+    """Return whether an id that CUDA has is beyond what a late change of the variable means."""
+    counted = len(case.overview.visible.devices)
+    beyond = any(number >= counted for one in asked for number in one.ids)
+    return beyond and is_late(case.overview, case.process)
 
 
 def _late_view(case: Case) -> View:
