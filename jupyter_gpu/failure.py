@@ -15,7 +15,15 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jupyter_gpu.core.failures import CELL, Failure, Origin, Raised, candidates, confirmed
+from jupyter_gpu.core.failures import (
+    CELL,
+    Failure,
+    Origin,
+    Raised,
+    candidates,
+    confirmed,
+    passed_on,
+)
 
 if TYPE_CHECKING:
     from jupyter_gpu.core.asked_ids import Frame
@@ -55,6 +63,9 @@ def explain(error: BaseException, source: str, read: Callable[[], Overview]) -> 
         trace = _trace(one)
         failure = confirmed(rules, raised, _origin(trace), cpu_build=_cpu_build())
         if failure is not None:
+            # What follows from an error of another machine, or is followed by one, repeats it.
+            if any(passed_on(_raised(each), _origin(_trace(each))) for each in _chain(error)):
+                return None
             return _hint(failure, trace, source, read)
     return None
 

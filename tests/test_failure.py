@@ -31,6 +31,7 @@ def set_device(device):
 """,
     raise_from_compiled_code=lambda text: (_ for _ in ()).throw(RuntimeError(text)),
 )
+PROPERTIES = TORCH_CUDA.get_device_properties
 PARALLEL = module(
     "torch.nn.parallel.data_parallel",
     """
@@ -236,6 +237,44 @@ def test_causes_and_contexts_are_followed():
         "try:\n    move(device=3)\nfinally:\n    1 / 0",
     ):
         assert "device=3: this kernel sees 2 devices" in hint(text, move=MOVES)
+
+
+def remote_error():
+    """An error as Ray makes it: of its own type, and of the one that the worker's had."""
+    kinds = module("ray.exceptions", "class RayTaskError(RuntimeError):\n    pass")
+    return kinds.RayTaskError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def test_an_error_of_another_machine_gets_no_hint():
+    full = "CUDA out of memory. Tried to allocate 2.00 GiB."
+    client = module("distributed.client", "def gather(error):\n    raise error")
+    rpc = compiled(f"On WorkerInfo(id=1, name=worker1):\n{full}")
+    answer = compiled(f"the server says\nTraceback (most recent call last):\n  …\n{full}")
+    plain = module("service", "def ask(error):\n    raise error").ask
+    for text in (
+        "ask(remote)",
+        "gather(local)",
+        "rpc()",
+        "ask(answer)",
+        "try:\n    ask(remote)\nexcept RuntimeError as error:\n    ask(local)",
+    ):
+        error = run(
+            text,
+            ask=plain,
+            gather=client.gather,
+            rpc=rpc,
+            remote=remote_error(),
+            local=RuntimeError(full),
+            answer=RuntimeError(f"Traceback (most recent call last):\n  …\n{full}"),
+        )
+        assert explain(error, text, Reader()) is None, text
+    assert explain(run("answer()", answer=answer), "", Reader()) is not None
+    assert explain(run("ask(e)", ask=plain, e=RuntimeError(full)), "", Reader()) is not None
+
+
+def test_an_id_too_large_to_be_read_is_called_only_wrong():
+    found = hint("get_device_properties(10**30)", get_device_properties=PROPERTIES)
+    assert found.startswith("That device id is not here: this kernel sees 2 devices")
 
 
 def test_what_a_person_hid_stays_hidden():

@@ -116,3 +116,8 @@ def test_links_and_ranks():
     assert "This kernel sees 2: 0 = physical 1 · 1 = physical 2." in text
     assert 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))' in text
     assert "This kernel sees" not in shown("same gpu", value="-1")
+
+
+def test_a_torch_with_cuda_is_not_called_a_build_without_it():
+    failure = Failure("cpu build", "my torch extension requires CUDA support", cpu_build=False)
+    assert failure_view(failure, seen(), lambda: iter(())) is None

@@ -464,11 +464,53 @@ def test_what_the_libraries_say_is_recognised(kind, message, modules, expected):
             False,
         ),
         ("AttributeError", "module 'torch' has no attribute 'cud'", CELL, False),
+        *(
+            ("RuntimeError", message, ("__main__", "other.device"), False)
+            for message in (
+                "PortAudio: invalid device ordinal 7",
+                "printer(s) is/are busy or unavailable",
+                "wgpu: invalid device ordinal 7",
+                "peer access is not supported between bob and carol",
+                "Peer mapping resources exhausted",
+                "module.c: error 3: initialization error",
+                "Serial devices cannot be modified after being initialized",
+                "Unknown backend: 'gpu'",
+                "Unable to initialize backend 'cuda'",
+                "No supported GPU backend found",
+                "No visible GPU devices",
+                "Duplicate GPU detected in the inventory of the shop",
+                "RESOURCE_EXHAUSTED: Out of memory while reading the answer",
+                "Failed to allocate request for a seat",
+                "device >= 0 && device < num_gpus",
+            )
+        ),
+        (
+            "ValueError",
+            "Memory growth cannot differ between GPU devices",
+            ("__main__", "other"),
+            False,
+        ),
+        ("other.Error(RuntimeError)", "invalid device ordinal", CELL, False),
         ("RuntimeError", "", CELL, False),
     ],
 )
 def test_what_is_anybodys_is_not(kind, message, modules, by_cell):
     assert kind_of(kind, message, modules, by_cell) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "modules"),
+    [
+        ("RuntimeError", "cudaErrorInvalidDevice: invalid device ordinal", ("__main__", "other")),
+        ("RuntimeError", "CUDA error: invalid device ordinal", ("__main__", "other")),
+        ("RuntimeError", "cuDeviceGet failed: invalid device ordinal", ("__main__", "other")),
+        ("RuntimeError", "GPU: invalid device ordinal", ("__main__", "other")),
+        ("RuntimeError", "invalid device ordinal", ("__main__", "torch.cuda")),
+        ("cupy.Error(RuntimeError)", "invalid device ordinal", ("__main__", "other")),
+    ],
+)
+def test_short_texts_count_where_they_are_cudas(kind, message, modules):
+    assert kind_of(kind, message, modules) == "device id"
 
 
 def test_a_message_that_never_ends_is_read_at_both_ends():

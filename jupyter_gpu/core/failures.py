@@ -8,10 +8,13 @@ PyCUDA, Paddle, RMM, Lightning, Ultralytics).
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+from jupyter_gpu.core.remote_errors import is_remote
 
 Kind = Literal[
     "device id",
@@ -62,6 +65,11 @@ _MACHINERY = frozenset({"IPython", "ipykernel", "jupyter_gpu"})
 _PASS_ON = frozenset({"multiprocessing", "concurrent", "joblib"})
 _WORKER = " in DataLoader worker process "
 _RUNTIME = frozenset({"RuntimeError", "MemoryError"})
+# "Invalid device ordinal" may be a sound card's: who is no framework has to say that it is CUDA's.
+_SAYS_CUDA = re.compile(
+    r"cuda|(?<![a-z])gpu|nvidia|nccl|cublas|cudnn|\bcu(init|mem|device|ctx|stream|module)"
+    r"|'mig-|accelerator device"
+)
 _LONGEST = 4096  # as much of a message's beginning, and half of it of its end, is looked at
 
 
@@ -139,7 +147,7 @@ def _only(*names: str) -> frozenset[str]:
 
 
 _RULES = (
-    Rule("count changed", ("device >= 0 && device < num_gpus",)),
+    Rule("count changed", ("device >= 0 && device < num_gpus",), beside="cuda"),
     Rule(
         "device id",
         ("invalid device id", "invalid peer device id"),
@@ -218,10 +226,10 @@ _RULES = (
             "cudaerrornodevice",
             "attempting to deserialize object on a cuda device but",
             "cannot access accelerator device when none is available",
-            "no supported gpu backend found",
             "failed call to cuinit",
         ),
     ),
+    Rule("no gpu", ("no supported gpu backend found",), types=_only()),
     Rule(
         "cpu build",
         ("torch not compiled with cuda enabled", "module 'torch._c' has no attribute '_cuda_"),
@@ -259,11 +267,16 @@ _RULES = (
         types=_only(),
     ),
     Rule("out of memory", ("out of memory allocating",), types=_only(), inside=("cupy",)),
-    Rule("tensorflow late", ("devices cannot be modified after being initialized",)),
+    Rule(
+        "tensorflow late",
+        ("devices cannot be modified after being initialized",),
+        inside=("tensorflow", "keras"),
+    ),
     Rule(
         "memory growth",
         ("memory growth cannot differ between gpu devices",),
         types=_only("ValueError"),
+        inside=("tensorflow", "keras"),
     ),
     Rule(
         "jax backend",
@@ -275,6 +288,7 @@ _RULES = (
             "unable to initialize backend 'gpu'",
             "no visible gpu devices",
         ),
+        inside=("jax", "jaxlib"),
     ),
     Rule(
         "jax fractions",
@@ -312,7 +326,7 @@ _RULES = (
             "cudaerrorpeeraccessunsupported",
         ),
     ),
-    Rule("same gpu", ("duplicate gpu detected",)),
+    Rule("same gpu", ("duplicate gpu detected",), beside="cuda device"),
 )
 
 
@@ -349,11 +363,21 @@ def confirmed(
 
 
 def _fits(rule: Rule, raised: Raised, origin: Origin) -> bool:
+    last = origin.modules[-1] if origin.modules else ""
     if rule.inside:
         of_type = any(package in rule.inside for package in raised.packages)
-        last = origin.modules[-1] if origin.modules else ""
         return of_type or any(last == one or last.startswith(f"{one}.") for one in rule.inside)
-    return _of_a_framework(raised) or not origin.by_cell
+    told = last.partition(".")[0] in _FRAMEWORKS or _SAYS_CUDA.search(raised.message.lower())
+    return _of_a_framework(raised) or (bool(told) and not origin.by_cell)
+
+
+def passed_on(raised: Raised, origin: Origin) -> bool:
+    """Return whether an error came from another process that need not share this one's GPUs."""
+    packages = {module.partition(".")[0] for module in origin.modules}
+    here = _of_a_framework(raised) or _WORKER in raised.message
+    known = here or not packages.isdisjoint(_PASS_ON | set(_FRAMEWORKS))
+    types = (module for module, _ in raised.classes)
+    return is_remote(types, origin.modules, raised.message, explained=known)
 
 
 def _of_a_framework(raised: Raised) -> bool:
