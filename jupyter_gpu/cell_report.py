@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from jupyter_gpu.core.cell_text import exports_in_vain
+from jupyter_gpu.core.cell_text import exports_in_vain, sets
 from jupyter_gpu.core.late import change_view, export_view, misspelt_view
 from jupyter_gpu.core.spelling import is_misspelt
 from jupyter_gpu.core.variables import VISIBLE
@@ -56,7 +56,7 @@ def _about_variable(
     elif exports_in_vain(source):
         yield export_view(read())
     for name in environ:
-        if name in source and is_misspelt(name, VISIBLE):
+        if name in source and is_misspelt(name, VISIBLE) and sets(source, name):
             yield misspelt_view(name)
 
 

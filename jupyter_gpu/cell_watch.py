@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from jupyter_gpu.adapters.launch import Launch
 
 _CHANGES_KEPT = 100
+# Those that IPython and ipykernel start when they need them first.
+_THREADS_OF_A_KERNEL = {"HistorySavingThread", "ControlThread", "Heartbeat", "SubshellThread"}
 _OUTSIDE = "a thread or a callback"
 # What IPython calls the code of a cell.
 _CELL_CODE = ("<module>", "<cell line")
@@ -70,6 +72,9 @@ class CellWatch:
         self._thread: int | None = None
         self._inside = 0
         self._frozen_before = False
+        # Devices by the digits of their UUID, from every look at the machine.
+        self.known_devices: dict[str, tuple[int, str | None]] = {}
+        self._threads: frozenset[threading.Thread] | None = None
         self._look(None, "before")
         self._began_with = self._value
         # What was changed before is no change that a cell has made.
@@ -102,6 +107,8 @@ class CellWatch:
                 return
             self._look(self._last, self._when)
             self._frozen_before = self._frozen is not None
+            if self._threads is None:  # those of the kernel itself, which has started by now
+                self._threads = frozenset(threading.enumerate())
             self._began_with = self._value
             self._current, self._thread = (cell, source), threading.get_ident()
             if self._frozen is None:
@@ -169,14 +176,18 @@ class CellWatch:
     ) -> Frozen:
         if when != "during" or self._current is None:
             return Frozen(cell, when, values=values)
+        if _other_threads(self._threads or ()) - _THREADS_OF_A_KERNEL:
+            return Frozen(cell, "during", values=values, alone=False)
         chain = self._imports_watched.chain or ()
         call = None
         if not chain:
             from jupyter_gpu.core.cell_text import freezing_call  # noqa: PLC0415 - once a kernel
 
-            harmless = frozenset(
+            harmless = [
                 call for name, call in _HARMLESS_WITH.items() if self._environ.get(name) == "1"
-            )
+            ]
+            if _is_torch_without_cuda():
+                harmless.append("torch")
             call = freezing_call(self._current[1], line=line, harmless=harmless)
         return Frozen(cell, "during", chain, call, values)
 
@@ -200,6 +211,16 @@ class CellWatch:
             self._frozen_at_fork = self._frozen is not None or self._driver.is_frozen()
 
 
+def _other_threads(known: Collection[threading.Thread]) -> set[str]:
+    """Return the names of the threads beside the asking one that were not there at the start."""
+    own = threading.current_thread()
+    return {
+        type(thread).__name__
+        for thread in threading.enumerate()
+        if thread not in known and thread is not own
+    }
+
+
 def _version_of(module: str) -> str | None:
     """Return a loaded module's version without waking a lazy one."""
     top = sys.modules.get(module.partition(".")[0])
@@ -209,6 +230,14 @@ def _version_of(module: str) -> str | None:
         return None
     # torch's is a str of its own kind.
     return str.__str__(version) if isinstance(version, str) else None
+
+
+def _is_torch_without_cuda() -> bool:
+    try:
+        built_for = object.__getattribute__(sys.modules["torch.version"], "__dict__")
+    except (KeyError, AttributeError):
+        return False
+    return built_for.get("cuda") is None and built_for.get("hip") is None
 
 
 def _how(source: str) -> str:

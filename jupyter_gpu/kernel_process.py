@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from jupyter_gpu.adapters.driver import DriverState, look_at_driver
+from jupyter_gpu.adapters.launch import restarts_by_itself
 from jupyter_gpu.cell_watch import CellWatch
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.frameworks import advice
@@ -33,7 +34,7 @@ def look_at_kernel(
         launched_with=launch.visible,
         set_now=environ.get(VISIBLE),
         state=_state(driver, inventory),
-        in_force=_in_force(driver, inventory),
+        in_force=_in_force(driver, inventory, watch.known_devices),
         lease_id=environ.get(LEASE),
         notices=_notices(environ),
         missing=tuple(_missing(environ)),
@@ -41,6 +42,7 @@ def look_at_kernel(
         contexts=driver.contexts,
         torch_count=_torch_count(),
         advice=advice(history, environ, frozen=driver.state == "frozen"),
+        renewable=restarts_by_itself(environ),
     )
 
 
@@ -54,17 +56,19 @@ def _state(driver: DriverState, inventory: Inventory) -> ProcessState:
     return driver.state
 
 
-def _in_force(driver: DriverState, inventory: Inventory) -> tuple[InForce, ...] | None:
+def _in_force(
+    driver: DriverState, inventory: Inventory, known: dict[str, tuple[int, str | None]]
+) -> tuple[InForce, ...] | None:
+    """Return what the driver has given to this process.
+
+    ``known`` are the devices of earlier looks, by their digits, which stand in where NVML has
+    stopped to answer meanwhile (a driver update under a running system); the new ones are added.
+    """
+    known |= {_digits(device): (device.index, device.uuid) for device in inventory.devices}
     if driver.uuids is None or inventory.source == "simulated":
         return None
-    by_digits = {_digits(device): device for device in inventory.devices}
-    return tuple(_given(ordinal, by_digits.get(uuid)) for ordinal, uuid in enumerate(driver.uuids))
-
-
-def _given(ordinal: int, device: Device | None) -> InForce:
-    if device is None:
-        return InForce(ordinal, None, None)
-    return InForce(ordinal, device.index, device.uuid)
+    found = (known.get(digits, (None, None)) for digits in driver.uuids)
+    return tuple(InForce(ordinal, index, uuid) for ordinal, (index, uuid) in enumerate(found))
 
 
 def _digits(device: Device) -> str:

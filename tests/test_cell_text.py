@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_gpu.core.cell_text import exports_in_vain, freezing_call, how_set
+from jupyter_gpu.core.cell_text import exports_in_vain, freezing_call, how_set, sets
 
 NAME = "CUDA_VISIBLE_DEVICES"
 
@@ -115,6 +115,14 @@ def test_the_call_that_initialises_cuda_is_named_as_it_is_written(source):
         "try:\n    a()\nexcept E:\n    torch.cuda.init()",
         "match x:\n    case 1:\n        torch.cuda.init()",
         "if wanted:\n    model.cuda()\ntorch.cuda.is_available()",
+        "prepare()\ntorch.cuda.is_available()",
+        "prepare()\nimport wave\ntorch.cuda.is_available()",
+        "%run prepare.py\ntorch.cuda.is_available()",
+        "for i in []:\n    torch.cuda.is_available()\nprepare()",
+        "[torch.cuda.is_available() for i in ()]\nprepare()",
+        "with suppress(E):\n    1 / 0\n    torch.cuda.is_available()\nprepare()",
+        "try:\n    1 / 0\n    torch.cuda.is_available()\nexcept E:\n    prepare()",
+        "Accelerator()",
         "torch.cuda.is_available(",
         "def f(:\ntorch.cuda.is_available()",
         "%time torch.cuda.is_available()",
@@ -133,7 +141,7 @@ def test_nothing_is_named_that_did_not_run_or_may_not_have_run(source):
     assert freezing_call(source) is None
 
 
-CELL = "\n\nsetup()\n1 / 0\ntorch.cuda.is_available()\n"
+CELL = "\n\nprint()\n1 / 0\ntorch.cuda.is_available()\n"
 
 
 @pytest.mark.parametrize(
@@ -142,6 +150,38 @@ CELL = "\n\nsetup()\n1 / 0\ntorch.cuda.is_available()\n"
 def test_nothing_behind_the_line_at_which_a_cell_stopped_is_named(line, call):
     assert (freezing_call(CELL, line=line) is not None) is call
     assert freezing_call(f"%%time\n{CELL}", line=9) is None
+
+
+def test_of_a_torch_without_cuda_no_call_is_named():
+    source = "print(torch.cuda.is_available())"
+    assert freezing_call(source) == "torch.cuda.is_available"
+    assert freezing_call(source, harmless=["torch"]) is None
+    assert freezing_call(f"{source}\njax.devices()", harmless=["torch"]) == "jax.devices"
+
+
+def test_the_device_is_named_as_it_is_written():
+    assert freezing_call("x = torch.ones(3, device='cuda:1')") == 'torch.ones(device="cuda:1")'
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("os.environ['CUDA_VISIBLE'] = '1'", True),
+        ('os.environ.update({"CUDA_VISIBLE": "1"})', True),
+        ("os.environ.update(CUDA_VISIBLE='1')", True),
+        ("os.environ.setdefault('CUDA_VISIBLE', '1')", True),
+        ("os.putenv('CUDA_VISIBLE', '1')", True),
+        ("%env CUDA_VISIBLE=1", True),
+        ("%set_env CUDA_VISIBLE 1", True),
+        ("print('CUDA_VISIBLE')", False),
+        ("os.environ['CUDA_VISIBLE'] == '1'", False),
+        ("os.environ['MY_CUDA_VISIBLE'] = '1'", False),
+        ("os.environ['CUDA_VISIBLE_DEVICES'] = '1'", False),
+        ("%env CUDA_VISIBLE_DEVICES=1", False),
+    ],
+)
+def test_it_is_told_whether_a_cell_sets_a_variable(source, found):
+    assert sets(source, "CUDA_VISIBLE") is found
 
 
 def test_a_call_that_a_variable_makes_harmless_is_passed_over():

@@ -160,6 +160,28 @@ PyMODINIT_FUNC PyInit_loaded(void) { return PyModule_Create(&module); }
 """
 
 
+BESIDE = """
+import threading
+begun, go, done, over = (threading.Event() for _ in range(4))
+def beside():
+    begun.set()
+    go.wait()
+    freeze()
+    done.set()
+    over.wait()
+thread = threading.Thread(target=beside)
+thread.start()
+begun.wait()
+"""
+
+
+def test_where_another_thread_may_have_done_it_no_import_and_no_call_is_named(play):
+    seen = play("x = 1", BESIDE, "go.set()\ndone.wait()\nimport colorsys", "over.set()\nthread.join()")
+    frozen = seen["frozen"]
+    assert (frozen["cell"], frozen["alone"]) == (3, False)
+    assert (frozen["chain"], frozen["call"]) == ([], None)
+
+
 def test_a_compiled_module_that_initialises_cuda_as_it_is_loaded_is_named(play):
     import sysconfig
 

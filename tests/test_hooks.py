@@ -196,6 +196,23 @@ def test_what_there_is_to_say_is_shown_below_what_the_cell_has_shown(shell, watc
     assert out.rindex("that changes nothing") > out.rindex("ZeroDivisionError")
 
 
+def test_a_hint_on_an_inner_cell_is_not_captured_with_its_output(shell, watch, capsys):
+    hooks = CellHooks(shell, watch, lambda: LATE)
+    hooks.register()
+    raised = "from torch_like import fail\nfail()"
+    module = types.ModuleType("torch.cuda")
+    code = compile("def fail(): raise RuntimeError('No CUDA GPUs are available')", "x", "exec")
+    exec(code, module.__dict__)
+    sys.modules["torch_like"] = module
+    try:
+        run(shell, f"%%capture kept\n{raised}")
+    finally:
+        del sys.modules["torch_like"]
+        hooks.unregister()
+    out = capsys.readouterr().out
+    assert "The CUDA driver has 1 device in this kernel" in out
+
+
 @pytest.mark.parametrize(
     "cell", ["x = 1", "1 / 0", "CUDA_VISIBLE_DEVICES = 1", "# CUDA_VISABLE_DEVICES", "def ("]
 )

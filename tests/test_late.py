@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support_cli import device, inventory, kernel, lease, overview, uuid
 
-from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.history import Change, Frozen, History, Imported
 from jupyter_gpu.core.kernel_process import InForce
 from jupyter_gpu.core.late import change_view, export_view, is_late, map_words, stale_words
@@ -85,6 +85,24 @@ def test_a_change_back_after_a_change_in_time_is_late_too():
         (("0", "1"), "0", (0,), False),
         (("0", "1"), "2", (0,), True),
         (("0", "1"), "2", (1,), True),
+        # It was something else for a moment, when the driver read it.
+        (("0",), "0", (3,), True),
+        (("0", "2"), "2", (1,), True),
+        (("0",), uuid(0), (3,), True),
+    ],
+)
+def test_what_the_driver_has_given_decides_on_a_machine_of_equal_gpus(
+    values, now, in_force, too_late
+):
+    assert late(now, in_force, *values, launched="0") is too_late
+
+
+MIXED = inventory(device(0), *(device(n, name="NVIDIA L4") for n in range(1, 4)))
+
+
+@pytest.mark.parametrize(
+    ("values", "now", "in_force", "too_late"),
+    [
         # CUDA numbers this machine in another order than we do: nobody can tell.
         (("0,1", "0"), "0", (3,), False),
         (("0",), "0", (3,), False),
@@ -95,7 +113,13 @@ def test_a_change_back_after_a_change_in_time_is_late_too():
 def test_what_the_driver_may_have_read_decides_where_our_reading_differs(
     values, now, in_force, too_late
 ):
-    assert late(now, in_force, *values, launched="0") is too_late
+    assert late(now, in_force, *values, launched="0", machine=MIXED) is too_late
+
+
+def test_without_nvml_the_text_alone_decides():
+    gone = Inventory("none", problem="the driver was updated")
+    assert late("1", (0,), "0", launched="0", machine=gone)
+    assert not late("0", (0,), "0", launched="0", machine=gone)
 
 
 PARTS = inventory(
@@ -145,7 +169,7 @@ def test_the_value_that_the_driver_read_is_never_called_late(launched, value, no
     process = kernel(
         launched=launched, now=now, state="frozen", in_force=in_force, history=frozen_with(value)
     )
-    seen = overview(value=now, process=process)
+    seen = overview(MIXED, value=now, process=process)
     said = change_view(seen, Change(3, value, now, "%env"))
     if now == value:
         assert said is None

@@ -1,15 +1,18 @@
 """The start of this process: who it was, and what CUDA_VISIBLE_DEVICES was then.
 
 ``/proc/self/environ`` keeps what stood there at exec, whatever was changed since: the only witness
-to what a program was launched with. Imports nothing of ours, so that an extension loads quickly.
+to what a program was launched with. Imports only names of ours, so that an extension loads quickly.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from jupyter_gpu.core.variables import STARTER, STARTS_AGAIN
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 WRAPPER = "jupyter_gpu.kernel"
@@ -45,3 +48,14 @@ def launched_with(name: str) -> str | None:
         if item.startswith(wanted):
             return os.fsdecode(item[len(wanted) :])
     return None
+
+
+def starter(environ: Mapping[str, str]) -> str | None:
+    """Return the word of the provisioner that started this very kernel; None where none has."""
+    pid, _, word = environ.get(STARTER, "").partition(" ")
+    return word if pid == str(os.getppid()) else None
+
+
+def restarts_by_itself(environ: Mapping[str, str]) -> bool:
+    """Return whether whoever started this kernel starts it again when it ends by itself."""
+    return starter(environ) == STARTS_AGAIN

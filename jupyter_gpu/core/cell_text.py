@@ -53,8 +53,7 @@ _FREEZING = frozenset(
         *(f"numba.cuda.{name}" for name in ("select_device", "get_current_device", "list_devices")),
         *("torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "accelerate.Accelerator"),
         # As they are written where another cell has imported them.
-        *("nn.DataParallel", "DataParallel", "Accelerator"),
-        *("cuda.is_available", "cuda.set_device"),
+        *("nn.DataParallel", "cuda.is_available", "cuda.set_device"),
         *("numba.cuda.is_available", "numba.cuda.to_device", "numba.cuda.device_array"),
         *(f"tensorflow.config.list_{kind}_devices" for kind in ("physical", "logical")),
         "tensorflow.test.is_gpu_available",
@@ -64,6 +63,21 @@ _FREEZING = frozenset(
 _MAKES_TENSOR = re.compile(
     r"torch\.(?:(?:zeros|ones|empty|full|rand|randn|randint)(?:_like)?|tensor|as_tensor|arange|"
     r"linspace|eye|randperm)"
+)
+_PERHAPS, _LIKELY, _CERTAIN = range(3)
+# What is known to leave CUDA alone, so that a call behind it can be named.
+_HARMLESS = re.compile(
+    r"print|len|str|repr|int|float|bool|range|list|dict|tuple|set|sorted|min|max|sum|abs|round|"
+    r"enumerate|zip|isinstance|type|format|object|input|sys\.path\.\w+|"
+    r"(?:os|time|math|json|random|logging|warnings|pathlib|itertools|numpy|np|pandas|pd)(?:\.\w+)+|"
+    r"torch\.nn\.(?!DataParallel|parallel)\w+|nn\.(?!DataParallel|parallel)\w+|"
+    r"torch\.(?:manual_seed|device|randn|rand|zeros|ones|empty|full|tensor|arange|eye|randint)|"
+    r"torch\.(?:no_grad|enable_grad|inference_mode)|"
+    r"torch\.cuda\.(?:device_count|is_initialized|empty_cache)"
+)
+# Lines for IPython that run code of which nothing is known.
+_RUNS_MORE = re.compile(
+    r"^[ \t]*%(?:run|time|timeit|prun|load|load_ext|reload_ext)\b", re.MULTILINE
 )
 _CUDA_NAME = re.compile(r"cuda(?::[0-9]+)?")
 # What people write without having said so in the same cell.
@@ -79,19 +93,23 @@ def how_set(source: str) -> str:
     return "os.environ" if VISIBLE in _COMMENT.sub("", source) else "code that it called"
 
 
+def sets(source: str, name: str) -> bool:
+    """Return whether a cell's text sets an environment variable of this name."""
+    word = re.escape(name)
+    written = (
+        rf"%(?:set_)?env[ \t]+{word}\b|[\"']{word}[\"'][ \t]*(?:\][ \t]*=(?!=)|:|,)|"
+        rf"\b(?:update|dict)\([^)]*\b{word}[ \t]*=(?!=)"
+    )
+    return re.search(written, source) is not None
+
+
 def exports_in_vain(source: str) -> bool:
     """Return whether a ``!export`` of the variable stands there, whose shell ends with its line."""
     if VISIBLE not in source or len(source) > _LONGEST or _is_for_others(source.lstrip()):
         return False
     joined = source.replace("\\\n", "")
-    found = [match.start() for match in _SHELL_EXPORT.finditer(joined)]
-    tree = _read(joined) if found else None
-    if tree is None:
-        return False
-    lines = {joined.count("\n", 0, start) + 1 for start in found}
-    # In a text of several lines it stands for nothing.
-    masked = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == _MASK)
-    return any(node.lineno in lines for node in masked)
+    tree = _read(joined) if _SHELL_EXPORT.search(joined) else None
+    return tree is not None and _stand_for_themselves(_SHELL_EXPORT, joined, tree)
 
 
 def freezing_call(
@@ -112,26 +130,37 @@ def freezing_call(
     harmless
         Names of calls that do not initialise CUDA here.
     """
-    if line == 0 or len(source) > _LONGEST:
-        return None
     text = re.sub(r"\A(?:[ \t]*\n)+", "", source)
-    if _is_for_others(text) or (text.startswith("%%") and line is not None):
+    if line == 0 or len(source) > _LONGEST or _is_for_others(text):
         return None
-    tree = _read(text)
-    if tree is None:
+    tree = None if text.startswith("%%") and line is not None else _read(text)
+    if tree is None or _stand_for_themselves(_RUNS_MORE, text, tree):
         return None
     calls = _Calls(_aliases(tree))
     try:
         calls.visit(tree)
     except RecursionError:
         return None
-    for call, certain in calls.found:
-        if line is not None and call.lineno > line:
-            continue
+    ran = [one for one in calls.found if line is None or one[0].lineno <= line]
+    for number, (call, chance) in enumerate(ran):
         name = calls.freezes(call, harmless)
         if name is not None:
-            return name if certain else None
+            # It has run for certain, or likely has and nothing else there could have done it.
+            others = (other for other, _ in ran[number + 1 :])
+            alone = chance and all(calls.is_known(other, harmless) for other in others)
+            return name if chance == _CERTAIN or alone else None
+        if not calls.is_harmless(call, harmless):
+            return None  # nobody can tell what it has done
     return None
+
+
+def _stand_for_themselves(lines: re.Pattern[str], text: str, tree: ast.Module) -> bool:
+    """Return whether such lines for IPython stand in the text, and not in a text of the cell's."""
+    found = {text.count("\n", 0, match.start()) + 1 for match in lines.finditer(text)}
+    if not found:
+        return False
+    masked = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == _MASK)
+    return any(node.lineno in found for node in masked)
 
 
 def _is_for_others(text: str) -> bool:
@@ -166,15 +195,15 @@ def _aliases(tree: ast.Module) -> Mapping[str, str]:
 
 @dataclass
 class _Calls(ast.NodeVisitor):
-    """The calls of a cell in the order in which they run, and whether each runs for certain."""
+    """The calls of a cell in the order in which they run, and how likely each has run."""
 
     aliases: Mapping[str, str]
-    found: list[tuple[ast.Call, bool]] = field(default_factory=list)
-    _certain: bool = True
+    found: list[tuple[ast.Call, int]] = field(default_factory=list)
+    _chance: int = _CERTAIN
 
     def visit_Call(self, node: ast.Call) -> None:
         self.generic_visit(node)  # arguments run before the call itself
-        self.found.append((node, self._certain))
+        self.found.append((node, self._chance))
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._each(node.decorator_list)
@@ -196,6 +225,27 @@ class _Calls(ast.NodeVisitor):
 
     visit_IfExp = visit_While = visit_If  # noqa: N815
 
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
+        self.visit(node.iter)
+        self._likely((*node.body, *node.orelse))
+
+    visit_AsyncFor = visit_For  # noqa: N815
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.DictComp) -> None:
+        self.visit(node.generators[0].iter)
+        self._likely([one for one in ast.iter_child_nodes(node) if one is not node.generators[0]])
+
+    visit_SetComp = visit_DictComp = visit_ListComp  # noqa: N815
+
+    def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
+        self._each(node.items)
+        self._likely(node.body)  # it may swallow an error before the call
+
+    visit_AsyncWith = visit_With  # noqa: N815
+
+    def visit_Try(self, node: ast.Try) -> None:
+        self._likely((*node.body, *node.handlers, *node.orelse, *node.finalbody))
+
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
         self.visit(node.values[0])
         self._perhaps(node.values[1:])
@@ -213,9 +263,8 @@ class _Calls(ast.NodeVisitor):
     def freezes(self, call: ast.Call, harmless: Collection[str]) -> str | None:
         """Return how a call that initialises CUDA is written, None for any other."""
         written = _dotted(call.func)
-        first, dot, rest = written.partition(".")
-        name = f"{self.aliases.get(first, first)}{dot}{rest}"
-        if name in harmless:
+        name = self._name(written)
+        if self._is_excused(name, harmless):
             return None
         if name in _FREEZING:
             return written
@@ -226,18 +275,41 @@ class _Calls(ast.NodeVisitor):
         if method == "to":
             devices = [device for device in map(_cuda, (*call.args, *by_keyword)) if device]
             return f'.to("{devices[0]}")' if devices else None
-        if _MAKES_TENSOR.fullmatch(name) and any(map(_cuda, by_keyword)):
-            return f'{written}(device="cuda")'
+        devices = [device for device in map(_cuda, by_keyword) if device]
+        if _MAKES_TENSOR.fullmatch(name) and devices:
+            return f'{written}(device="{devices[0]}")'
         return None
+
+    def is_known(self, call: ast.Call, harmless: Collection[str]) -> bool:
+        """Return whether it is known what a call does to CUDA."""
+        return self.freezes(call, harmless) is not None or self.is_harmless(call, harmless)
+
+    def is_harmless(self, call: ast.Call, harmless: Collection[str]) -> bool:
+        """Return whether a call is known to leave CUDA alone."""
+        name = self._name(_dotted(call.func))
+        return _HARMLESS.fullmatch(name) is not None or self._is_excused(name, harmless)
+
+    def _is_excused(self, name: str, harmless: Collection[str]) -> bool:
+        return name in harmless or name.partition(".")[0] in harmless
+
+    def _name(self, written: str) -> str:
+        first, dot, rest = written.partition(".")
+        return f"{self.aliases.get(first, first)}{dot}{rest}"
 
     def _each(self, nodes: Collection[ast.AST]) -> None:
         for node in nodes:
             self.visit(node)
 
+    def _likely(self, nodes: Collection[ast.AST]) -> None:
+        self._with_chance(_LIKELY, nodes)
+
     def _perhaps(self, nodes: Collection[ast.AST]) -> None:
-        before, self._certain = self._certain, False
+        self._with_chance(_PERHAPS, nodes)
+
+    def _with_chance(self, chance: int, nodes: Collection[ast.AST]) -> None:
+        before, self._chance = self._chance, min(self._chance, chance)
         self._each(nodes)
-        self._certain = before
+        self._chance = before
 
 
 def _cuda(node: ast.expr) -> str | None:

@@ -32,7 +32,8 @@ class Frozen:
     was watched. ``chain`` are the modules that were being imported at that moment, outermost first;
     ``call`` is what in the cell's text does it, as far as it can be told; ``values`` are those of
     CUDA_VISIBLE_DEVICES between which the driver has read it, one where it did not change then,
-    none where that is not known.
+    none where that is not known. ``alone`` is false where threads of the person's ran beside the
+    cell, any of which may have done it.
     """
 
     cell: int | None
@@ -40,6 +41,7 @@ class Frozen:
     chain: tuple[str, ...] = ()
     call: str | None = None
     values: tuple[str | None, ...] = ()
+    alone: bool = True
 
     @property
     def by_import(self) -> str | None:
@@ -90,6 +92,8 @@ def cause_words(frozen: Frozen) -> str:
         return "something before jupyter_gpu watched its cells"
     if frozen.when == "after":
         return f"a thread or a callback after {where}"
+    if not frozen.alone:
+        return f"something that ran while {where} did"
     if frozen.by_import is not None:
         first, last = frozen.chain[0], frozen.chain[-1]
         if first == last:

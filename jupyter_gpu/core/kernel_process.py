@@ -32,7 +32,8 @@ class KernelProcess:
     its kernelspec promises and its Python lacks. ``contexts`` are the visible ordinals on which
     this process holds memory of the driver. ``torch_count`` is the number of devices that torch has
     counted once and will repeat; None where it counts anew. ``advice`` are sentences on what was
-    imported.
+    imported. ``renewable`` says whether what starts the kernel again reads a request for other
+    devices.
     """
 
     pid: int
@@ -47,3 +48,4 @@ class KernelProcess:
     contexts: tuple[int, ...] = ()
     torch_count: int | None = None
     advice: tuple[str, ...] = ()
+    renewable: bool = False

@@ -60,16 +60,24 @@ def is_late(overview: Overview, process: KernelProcess) -> bool:
         return False
     frozen = process.history.frozen
     values = () if frozen is None else frozen.values
+    if not overview.inventory.devices:  # NVML is gone: only the text can be compared
+        return bool(values) and process.set_now not in values
     meant = _means(process.set_now, overview)
     could_be = [_means(value, overview) for value in values]
     given = [row.uuid for row in process.in_force]
     if None in given:  # a device that the inventory lacks: only the number can be compared
         return len(meant) != len(given) and meant not in could_be
-    if meant == given:
+    if not values and process.set_now == process.launched_with:
         return False
-    if not values:
-        return process.set_now != process.launched_with
-    return given in could_be or meant not in could_be
+    differs = meant != given
+    return differs and (_reads_alike(overview) or given in could_be or meant not in could_be)
+
+
+def _reads_alike(overview: Overview) -> bool:
+    """Return whether we number the GPUs as CUDA does for certain: all alike, and none in parts."""
+    gpus = overview.inventory.gpus
+    whole = not any(gpu.mig_mode or gpu.problem is not None for gpu in gpus)
+    return whole and len({gpu.name for gpu in gpus}) == 1
 
 
 def _means(value: str | None, overview: Overview) -> list[str | None]:
@@ -84,7 +92,8 @@ def ways_to_change(overview: Overview) -> str:
     ways = f"To change devices: restart the kernel{lease} and set it first"
     # A number alone would be how many, not which.
     which = f"--devices {meant[0]}" if len(meant) == 1 else ",".join(meant)
-    return ways + (f", or  %gpu use {which} --restart" if meant else ".")
+    renews = overview.process is not None and overview.process.renewable
+    return ways + (f", or  %gpu use {which} --restart" if meant and renews else ".")
 
 
 def stale_words(overview: Overview, process: KernelProcess) -> str | None:

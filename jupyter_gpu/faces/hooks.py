@@ -47,6 +47,7 @@ class CellHooks:
     ) -> None:
         self._shell, self._watch, self._read = shell, watch, read
         self._running: list[ExecutionInfo] = []
+        self._inner: list[tuple[str, BaseException]] = []
         self._ahead = _counts_ahead(shell)
 
     def register(self) -> None:
@@ -92,8 +93,14 @@ class CellHooks:
         source = info.raw_cell or ""
         if self._watch.failure is not None:
             self._give_up(self._watch.failure)
-        elif error is not None or _NAME_BEGINS in source or _has_news(ended):
-            self._report(ended, source, error)
+            return
+        if self._running and error is not None:
+            # What the cell around it does with its output is not ours to guess: %%capture keeps it.
+            self._inner.append((source, error))
+        elif error is not None or self._inner or _NAME_BEGINS in source or _has_news(ended):
+            inner, self._inner = self._inner, []
+            for told, raised in (*inner, (source, error)):
+                self._report(ended if told is source else None, told, raised)
 
     def _report(self, ended: CellEnd | None, source: str, error: BaseException | None) -> None:
         if os.getpid() != self._watch.launch.pid:

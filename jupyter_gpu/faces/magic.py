@@ -116,6 +116,7 @@ def _refuse(error: UsageError, program: str, line: str = "") -> NoReturn:
     """Refuse in one line: the usage that follows the sentence is in the help."""
     sentence, *usage = str(error).splitlines()
     if usage:
+        sentence = sentence if sentence.endswith((".", "?")) else f"{sentence}."
         named = [word for word in line.split()[:1] if word in SUBCOMMANDS]
         sentence += f" See  {' '.join((program, *named))} --help"
     from IPython.core.error import UsageError as Refusal  # noqa: PLC0415 - only inside IPython

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jupyter_gpu.adapters.launch import WRAPPER
+from jupyter_gpu.adapters.launch import WRAPPER, restarts_by_itself, starter
 from jupyter_gpu.adapters.processes import reference
 from jupyter_gpu.core.leases import Owner
-from jupyter_gpu.core.variables import STARTER, STARTS_AGAIN
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -22,6 +21,14 @@ if TYPE_CHECKING:
 # What a kernel needs to send its last messages is well under a second; then whoever still keeps
 # the process (a thread of the person's that never ends) is not waited for.
 _END_SECONDS = 5.0
+__all__ = [
+    "connection_file",
+    "end_for_restart",
+    "is_wrapper",
+    "owner",
+    "restarts_by_itself",
+    "starter",
+]
 _KERNEL_ID = re.compile(r"kernel-([0-9a-fA-F-]+)\.json$")
 
 
@@ -35,17 +42,6 @@ def connection_file(shell: InteractiveShell) -> str | None:
         return None
     path = IPKernelApp.instance().abs_connection_file
     return str(path) if path else None
-
-
-def starter(environ: Mapping[str, str]) -> str | None:
-    """Return the word of the provisioner that started this very kernel; None where none has."""
-    pid, _, word = environ.get(STARTER, "").partition(" ")
-    return word if pid == str(os.getppid()) else None
-
-
-def restarts_by_itself(environ: Mapping[str, str]) -> bool:
-    """Return whether whoever started this kernel starts it again when it ends by itself."""
-    return starter(environ) == STARTS_AGAIN
 
 
 def is_wrapper() -> bool:
