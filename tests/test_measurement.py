@@ -33,9 +33,11 @@ SAMPLES = (
 )
 
 
-def measure(*samples, before=(), after=(), rows=ROWS, torch=None, inventory=INVENTORY):
-    recording = Recording(samples, before, after, len(samples), 0.01)
-    return measurement(recording, Cell(5.0, "done", rows, (UUID,), torch or {}), inventory)
+def measure(
+    *samples, before=(), after=(), rows=ROWS, torch=None, inventory=INVENTORY, seconds=5.0, **more
+):
+    recording = Recording(samples, before, after, len(samples), 0.01, **more)
+    return measurement(recording, Cell(seconds, "done", rows, (UUID,), torch or {}), inventory)
 
 
 def test_memory_is_told_before_at_its_peak_after_and_as_what_was_added():
@@ -64,6 +66,40 @@ def test_energy_is_the_counters_difference():
 def test_without_a_counter_energy_is_estimated_from_the_power(before, after):
     (device,) = measure(*SAMPLES, before=before, after=after).devices
     assert (device.energy_joules, device.energy_estimated) == (100 * 1 + 300 * 4, True)
+
+
+@pytest.mark.parametrize("seconds", [51e-6, 0.0012, 0.0045])
+def test_the_energy_of_a_short_cell_is_that_of_its_own_time(seconds):
+    samples = (sample(0, 0, 1, 0, 75.5), sample(0.010, 0.010, 1, 0, 75.5))
+    for counter in ({}, {"before": (1.0,), "after": (8.6,), "energy_seconds": 0.009}):
+        (device,) = measure(*samples, seconds=seconds, cell_at_seconds=0.004, **counter).devices
+        assert device.energy_joules == pytest.approx(75.5 * seconds)
+        assert device.energy_estimated
+
+
+def test_power_before_and_after_the_cell_is_not_the_cells():
+    samples = (sample(0, 0, 1, 0, 70), sample(2, 2, 1, 0, 100), sample(6, 4, 1, 0, 300))
+    (device,) = measure(*samples, seconds=2, cell_at_seconds=1).devices
+    assert device.energy_joules == pytest.approx(100 + 300)
+    later = sample(9, 3, 1, 0, None)
+    assert measure(*samples, later, seconds=2, cell_at_seconds=1).energy_joules == 400
+
+
+@pytest.mark.parametrize(
+    ("between", "joules", "estimated"),
+    [(5.0, 12, False), (5.01, 12 * 5 / 5.01, False), (6.0, 10, True), (4.0, 12, False)],
+)
+def test_a_counter_that_was_read_around_the_cell_is_scaled_to_it(between, joules, estimated):
+    (device,) = measure(*SAMPLES, before=(10,), after=(22,), energy_seconds=between).devices
+    assert device.energy_joules == pytest.approx(joules)
+    assert device.energy_estimated is estimated
+
+
+def test_a_short_cell_without_power_has_its_share_of_the_counter():
+    samples = (sample(0, 0, 1), sample(0.01, 0.01, 1))
+    what = {"before": (1.0,), "after": (2.0,), "energy_seconds": 0.010, "seconds": 0.005}
+    (device,) = measure(*samples, **what).devices
+    assert (device.energy_joules, device.energy_estimated) == (0.5, True)
 
 
 def test_what_is_unknown_is_none():
@@ -107,13 +143,13 @@ def test_merging_keeps_ends_peaks_means_and_energy():
     halved = merged(samples)
     assert len(halved) == 5
     assert (halved[0], halved[-1]) == (samples[0], samples[-1])
-    whole, half = (measure(*one).devices[0] for one in (samples, halved))
+    whole, half = (measure(*one, seconds=8).devices[0] for one in (samples, halved))
     for name in ("memory_before_bytes", "memory_peak_bytes", "memory_after_bytes"):
         assert getattr(half, name) == getattr(whole, name)
     assert half.utilization_mean_percent == pytest.approx(whole.utilization_mean_percent)
     assert half.utilization_peak_percent == whole.utilization_peak_percent == 80
     assert half.energy_joules == pytest.approx(whole.energy_joules)
-    again = measure(*merged(halved)).devices[0]
+    again = measure(*merged(halved), seconds=8).devices[0]
     assert again.utilization_peak_percent == 80
     assert again.energy_joules == pytest.approx(whole.energy_joules)
 

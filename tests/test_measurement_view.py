@@ -68,7 +68,7 @@ def test_how_it_ended_is_said(ended, words):
 def test_an_estimate_is_called_one():
     said = with_device(energy_joules=812, energy_estimated=True)
     assert "2.41 s and ~812 J on 1 device" in said
-    assert "Note: The energy is estimated from the power" in said
+    assert "Note: The energy is estimated: no energy counter tells" in said
 
 
 def test_a_short_cell_and_a_cheap_one():
@@ -101,6 +101,21 @@ def test_a_device_of_which_nothing_could_be_read_is_named():
     assert "Nothing could be read of cuda:0." in with_device(
         index=None, memory_peak_bytes=None, memory_total_bytes=None
     )
+
+
+def test_many_devices_of_which_nothing_could_be_read_fit_the_line():
+    unread = dataclasses.replace(DEVICE, memory_peak_bytes=None)
+    many = tuple(dataclasses.replace(unread, ordinal=ordinal) for ordinal in range(13))
+    said = text(devices=many)
+    assert "cuda:4, cuda:5 and 7 more." in " ".join(said.split())
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_the_total_is_that_of_the_rows_as_shown():
+    row = dataclasses.replace(DEVICE, energy_joules=0.163, energy_estimated=True)
+    said = text(devices=(row, row, row))
+    assert "~0.48 J on 3 devices" in said
+    assert said.count("~0.16 J") == 3
 
 
 def test_html_has_the_same_table_and_text_from_outside_is_escaped():

@@ -2,6 +2,7 @@ import pytest
 
 from jupyter_gpu.core.measurement import DeviceMeasurement
 from jupyter_gpu.core.measurement_words import (
+    EnergyScale,
     added_words,
     energy_words,
     load_words,
@@ -62,6 +63,9 @@ def test_load_is_a_mean_and_a_peak():
     ("joules", "estimated", "words"),
     [
         (None, False, "–"),
+        (0.0, False, "0.0 J"),
+        (0.00385, True, "~3.9 mJ"),
+        (0.16, False, "0.16 J"),
         (3.21, False, "3.2 J"),
         (512.4, True, "~512 J"),
         (99_000, False, "99000 J"),
@@ -70,3 +74,13 @@ def test_load_is_a_mean_and_a_peak():
 )
 def test_energy_in_joules(joules, estimated, words):
     assert energy_words(joules, estimated=estimated) == words
+
+
+@pytest.mark.parametrize(
+    "energies", [(0.163,) * 3, (3.26, 0.2), (0.00385,) * 2, (60_499, 60_499), (0.0, 0.0)]
+)
+def test_rows_add_up_to_their_total_as_shown(energies):
+    scale = EnergyScale.of(energies)
+    shown = [float(energy_words(one, scale=scale).split()[0]) for one in energies]
+    total = energy_words(sum(map(scale.rounded, energies)), scale=scale)
+    assert float(total.split()[0]) == pytest.approx(sum(shown))

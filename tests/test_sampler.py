@@ -86,6 +86,15 @@ def test_a_cell_that_is_over_at_once_has_two_readings():
     assert recording.energy_after == (25.0,)
 
 
+def test_it_tells_when_the_cell_began_and_how_far_apart_the_counters_were_read():
+    gauge = Gauge(enough=3)
+    with sampler_of(gauge) as sampler:
+        assert gauge.reached.wait(10)
+        recording = sampler.stop()
+    assert 0 < recording.cell_at_seconds < recording.samples[-1].seconds
+    assert 0 < recording.energy_seconds <= recording.samples[-1].seconds
+
+
 def test_the_number_of_samples_kept_is_bounded_and_the_peak_survives():
     gauge = Gauge(enough=60)
     with sampler_of(gauge, most_samples=8) as sampler:

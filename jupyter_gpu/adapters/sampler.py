@@ -77,6 +77,8 @@ class Sampler:
         self._thread: threading.Thread | None = None
         self._samples: Sequence[Sample] = ()
         self._energy: list[tuple[float | None, ...]] = []
+        self._energy_at: list[float] = []
+        self._cell_at: float | None = None
         self._origin = self._sensors_at = self._sensors_due = 0.0
         self._reads = 0
         self._cpu_seconds: float | None = None
@@ -95,6 +97,7 @@ class Sampler:
         except BaseException:  # an interrupt while we wait: nobody will call stop
             self._stopped.set()
             raise
+        self._cell_at = time.perf_counter()
 
     def stop(self) -> Recording:
         """Take a last reading, end the thread and return what was read."""
@@ -106,7 +109,7 @@ class Sampler:
                     "The driver has not answered for "
                     f"{self._patience_seconds:g} s, so the last readings are missing."
                 )
-        energy = [*self._energy, (), ()]
+        energy, at = [*self._energy, (), ()], self._energy_at
         return Recording(
             tuple(self._samples),
             () if self._late else energy[0],
@@ -114,6 +117,8 @@ class Sampler:
             self._reads,
             self._cpu_seconds,
             self._problem,
+            at[1] - at[0] if len(at) == 2 else None,  # noqa: PLR2004 - before and after
+            0.0 if self._cell_at is None or not self._samples else self._cell_at - self._origin,
         )
 
     def __enter__(self) -> Sampler:
@@ -141,14 +146,18 @@ class Sampler:
         gauge = self._open_gauge()
         self._origin = self._sensors_at = time.perf_counter()
         cost = self._read(gauge, sensors=True)
-        self._energy.append(gauge.energy_joules())
+        self._read_energy(gauge)
         began, self._cpu_seconds = time.thread_time(), 0.0
         self._ready.set()
         while not self._stopped.wait(self._pause(cost)):
             cost = self._read(gauge, sensors=time.perf_counter() >= self._sensors_due)
             self._cpu_seconds = time.thread_time() - began
-        self._energy.append(gauge.energy_joules())
+        self._read_energy(gauge)
         self._read(gauge, sensors=True)
+
+    def _read_energy(self, gauge: Gauge) -> None:
+        self._energy.append(gauge.energy_joules())
+        self._energy_at.append(time.perf_counter())
 
     def _pause(self, cost: Cost) -> float:
         return pause_seconds(time.perf_counter() - self._origin, cost)

@@ -15,6 +15,9 @@ from jupyter_gpu.core.kernel_process import InForce
 
 Ending = Literal["done", "failed", "interrupted"]
 _Number = TypeVar("_Number", int, float)
+# Drivers move the energy counter every 20 to 100 ms: in a shorter cell it stands still or jumps.
+COUNTED_FROM_SECONDS = 0.2
+_EXACT_SHARE = 0.98  # of the time between the counter's two readings
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """All devices at one moment, ``seconds`` after the cell began.
+    """All devices at one moment, ``seconds`` after the first reading began.
 
     ``span_seconds`` is the time for which utilisation and power stand: since they were read before.
     It is 0 where they were not read, and in the first sample, which is from before the cell.
@@ -54,8 +57,10 @@ class Sample:
 class Recording:
     """What was read while a cell ran.
 
-    ``energy_before`` and ``energy_after`` are the devices' counters in joules. ``reads`` counts the
-    samples before any were merged; ``cpu_seconds`` is what taking them cost while the cell ran.
+    ``energy_before`` and ``energy_after`` are the devices' counters in joules, read
+    ``energy_seconds`` apart, None where that is not known. ``cell_at_seconds`` is when the cell
+    began, on the samples' clock. ``reads`` counts the samples before any were merged;
+    ``cpu_seconds`` is what taking them cost while the cell ran.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -64,6 +69,8 @@ class Recording:
     reads: int = 0
     cpu_seconds: float | None = None
     problem: str | None = None
+    energy_seconds: float | None = None
+    cell_at_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +309,7 @@ def _device(
     during = [sample for sample in samples if sample.span_seconds > 0]
     loads = [sample.readings[place or 0] for sample in during]
     memory = [reading.memory_used_bytes for reading in readings]
-    joules, estimated = _energy(place, recording, during)
+    joules, estimated = _energy(place, recording, during, cell.seconds)
     return DeviceMeasurement(
         ordinal=row.ordinal,
         index=row.index,
@@ -322,19 +329,48 @@ def _device(
 
 
 def _energy(
-    place: int | None, recording: Recording, during: Sequence[Sample]
+    place: int | None, recording: Recording, during: Sequence[Sample], seconds: float
 ) -> tuple[float | None, bool]:
-    """Return the joules, and whether they are estimated from power."""
+    """Return the joules of the cell's own time, and whether they are estimated.
+
+    The counter is the better source, except in a cell that is too short for it.
+    """
     if place is None:
         return None, False
-    if recording.energy_before and recording.energy_after:
-        before, after = recording.energy_before[place], recording.energy_after[place]
-        if before is not None and after is not None and after >= before:
-            return after - before, False
-    known = [(sample.readings[place].power_watts, sample.span_seconds) for sample in during]
-    if not known or any(watts is None for watts, _ in known):
+    counted, share = _counted(place, recording, seconds)
+    if counted is None or seconds < COUNTED_FROM_SECONDS:
+        watts = _mean_watts(place, recording.cell_at_seconds, during, seconds)
+        if watts is not None:
+            return watts * seconds, True
+    if counted is None:
         return None, False
-    return sum((watts or 0) * span for watts, span in known), True
+    return counted * share, share < _EXACT_SHARE
+
+
+def _counted(place: int, recording: Recording, seconds: float) -> tuple[float | None, float]:
+    """Return the counter's difference, and the cell's share of the time that it stands for."""
+    if not recording.energy_before or not recording.energy_after:
+        return None, 1.0
+    before, after = recording.energy_before[place], recording.energy_after[place]
+    if before is None or after is None or after < before:
+        return None, 1.0
+    between = recording.energy_seconds
+    return after - before, 1.0 if not between else min(seconds / between, 1.0)
+
+
+def _mean_watts(place: int, began: float, during: Sequence[Sample], seconds: float) -> float | None:
+    """Return the mean power while the cell ran: readings count for their time inside it."""
+    total = covered = 0.0
+    for sample in during:
+        start = max(sample.seconds - sample.span_seconds, began)
+        inside = min(sample.seconds, began + seconds) - start
+        if inside <= 0:
+            continue
+        watts = sample.readings[place].power_watts
+        if watts is None:
+            return None
+        total, covered = total + watts * inside, covered + inside
+    return total / covered if covered else None
 
 
 def _of_devices(samples: Sequence[Sample], columns: Sequence[int | None]) -> tuple[Sample, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jupyter_gpu.core.leases import clean
 from jupyter_gpu.core.measurement import DeviceMeasurement, Measurement
 from jupyter_gpu.core.measurement_chart import chart
 from jupyter_gpu.core.measurement_words import (
+    EnergyScale,
     added_words,
     energy_words,
     load_words,
@@ -21,6 +22,7 @@ from jupyter_gpu.core.view import Column, Table, View
 LAG_SECONDS = 1.0
 _LITTLE = 0.0005
 _BEFORE_AND_AFTER = 2
+_NAMES_SHOWN = 6
 
 _ON_DEVICE = (
     Column("Device"),
@@ -52,9 +54,16 @@ def measurement_view(measured: Measurement) -> View:
 def _title(measured: Measurement) -> str:
     words = _ENDED[measured.ended].format(seconds_words(measured.seconds))
     if measured.energy_joules is not None:
-        energy = energy_words(measured.energy_joules, estimated=_is_estimated(measured))
+        scale = _scale(measured)
+        total = sum(scale.rounded(one.energy_joules or 0.0) for one in measured.devices)
+        energy = energy_words(total, estimated=_is_estimated(measured), scale=scale)
         return f"{words} and {energy} on {in_words(len(measured.devices), 'device')}"
     return words
+
+
+def _scale(measured: Measurement) -> EnergyScale:
+    known = (device.energy_joules for device in measured.devices)
+    return EnergyScale.of([joules for joules in known if joules is not None])
 
 
 def _is_estimated(measured: Measurement) -> bool:
@@ -63,21 +72,22 @@ def _is_estimated(measured: Measurement) -> bool:
 
 def _tables(measured: Measurement) -> Iterator[Table]:
     if measured.devices:
-        rows = tuple(map(_row, measured.devices))
+        scale = _scale(measured)
+        rows = tuple(_row(device, scale) for device in measured.devices)
         yield Table("What the cell took", _ON_DEVICE, rows, headed=True)
     rows = tuple(_torch_row(device) for device in measured.devices if device.torch is not None)
     if rows:
         yield Table("This kernel alone, by torch's allocator", _BY_TORCH, rows, headed=True)
 
 
-def _row(device: DeviceMeasurement) -> tuple[str, ...]:
+def _row(device: DeviceMeasurement, scale: EnergyScale) -> tuple[str, ...]:
     physical = "unknown" if device.index is None else device.index
     return (
         f"cuda:{device.ordinal} = physical {physical}",
         _peak_words(device),
         added_words(device.memory_added_bytes),
         load_words(device),
-        energy_words(device.energy_joules, estimated=device.energy_estimated),
+        energy_words(device.energy_joules, estimated=device.energy_estimated, scale=scale),
     )
 
 
@@ -118,13 +128,20 @@ def _sampling(measured: Measurement) -> str:
     return f"{words}, which took {cost} % of a core."
 
 
+def _names(devices: Sequence[DeviceMeasurement]) -> str:
+    """Return ``"cuda:0, cuda:1"``, so many names at most as fit a line: it is not broken there."""
+    names = ", ".join(f"cuda:{device.ordinal}" for device in devices[:_NAMES_SHOWN])
+    more = len(devices) - _NAMES_SHOWN
+    return f"{names} and {more} more" if more > 0 else names
+
+
 def _notes(measured: Measurement) -> Iterator[str]:
     if measured.problem is not None:
         yield clean(measured.problem)
     if measured.source == "simulated" and measured.devices:
         yield "This machine is simulated: the numbers are those of its description."
     if _is_estimated(measured):
-        yield "The energy is estimated from the power: there is no energy counter to read."
+        yield "The energy is estimated: no energy counter tells it for just the cell's time."
     known = [one for one in measured.devices if one.utilization_mean_percent is not None]
     if known and measured.seconds < LAG_SECONDS and measured.source == "nvml":
         yield (
@@ -135,5 +152,4 @@ def _notes(measured: Measurement) -> Iterator[str]:
         yield "A MIG device has no load and no energy of its own; the driver has them for its GPU."
     unseen = [one for one in measured.devices if one.memory_peak_bytes is None]
     if unseen and measured.problem is None:
-        names = ", ".join(f"cuda:{device.ordinal}" for device in unseen)
-        yield f"Nothing could be read of {names}."
+        yield f"Nothing could be read of {_names(unseen)}."

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +13,7 @@ if TYPE_CHECKING:
 _MIB, _GIB = 2**20, 2**30
 _MINUTE, _HOUR = 60, 3600
 _KILOJOULES_FROM = 100_000
+_MILLIJOULES_BELOW = 0.1
 
 
 def seconds_words(seconds: float) -> str:
@@ -54,14 +58,38 @@ def load_words(device: DeviceMeasurement) -> str:
     return f"{mean:.0f} %, peak {peak:.0f} %"
 
 
-def energy_words(joules: float | None, *, estimated: bool = False) -> str:
-    """Return an energy as ``"3.2 J"``, ``"123 kJ"``, an estimate as ``"~512 J"``."""
+@dataclass(frozen=True, slots=True)
+class EnergyScale:
+    """A unit of energy in joules, and the decimals with which all energies of a table stand."""
+
+    unit: str = "J"
+    joules: float = 1.0
+    decimals: int = 1
+
+    @classmethod
+    def of(cls, energies: Sequence[float]) -> EnergyScale:
+        """Return the scale in which the largest of them has two digits at least."""
+        largest = max(energies, default=0.0)
+        if largest <= 0:
+            return cls()
+        unit, joules = "J", 1.0
+        if sum(energies) >= _KILOJOULES_FROM:
+            unit, joules = "kJ", 1000.0
+        elif largest < _MILLIJOULES_BELOW:
+            unit, joules = "mJ", 0.001
+        return cls(unit, joules, max(0, 1 - math.floor(math.log10(largest / joules))))
+
+    def rounded(self, joules: float) -> float:
+        """Return an energy as it will be shown, in joules: what is shown in rows adds up."""
+        return round(joules / self.joules, self.decimals) * self.joules
+
+
+def energy_words(
+    joules: float | None, *, estimated: bool = False, scale: EnergyScale | None = None
+) -> str:
+    """Return an energy as ``"3.2 J"``, ``"3.9 mJ"``, ``"123 kJ"``, an estimate as ``"~512 J"``."""
     if joules is None:
         return "–"
-    if joules < 10:  # noqa: PLR2004 - where a joule needs a decimal
-        words = f"{joules:.1f} J"
-    elif joules < _KILOJOULES_FROM:
-        words = f"{joules:.0f} J"
-    else:
-        words = f"{joules / 1000:.0f} kJ"
+    scale = scale or EnergyScale.of((joules,))
+    words = f"{joules / scale.joules:.{scale.decimals}f} {scale.unit}"
     return f"~{words}" if estimated else words
