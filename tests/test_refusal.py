@@ -221,8 +221,31 @@ def test_who_holds_some_already_is_told_so_and_what_to_type():
     assert "  0  yours already\n  2  free, but 3 are needed\n" in text
     assert text.endswith("To wait for them:  %gpu use 3 --wait 30m\nOr take 2:  %gpu use 2")
     named = refusal(Request(1, ("1",)), candidates(None, "leased"), Holdings(), reader)
-    assert named.endswith("%gpu use 1 --wait 30m")
+    assert named.endswith("%gpu use --devices 1 --wait 30m")
     named = refusal(Request(2, ("0", "1")), candidates(None, "leased"), Holdings(), reader)
-    assert "%gpu use 0,1 --wait 30m" in named
+    assert "%gpu use --devices 0,1 --wait 30m" in named
+    assert named.endswith("Or take 1:  %gpu use 1 --devices 0,1")
     everything = refusal(Request("all"), candidates(None, "leased"), Holdings(), reader)
     assert "%gpu use all --wait 30m" in everything
+
+
+@pytest.mark.parametrize(
+    ("request_", "line"),
+    [
+        (Request(1, ("0",)), "--devices 0"),
+        (Request(1, ("0", "1")), "1 --devices 0,1"),
+        (Request(1, model="H200"), "1 --model H200"),
+        (Request(1, model="H200 NVL"), "1 --model 'H200 NVL'"),
+        (Request("all", min_free_memory_bytes=20 << 30), "all --min-free-memory 20GiB"),
+    ],
+)
+def test_the_way_to_wait_is_the_same_request(request_, line):
+    reader = Reader("magic", "ben", NOW)
+    pool = tuple(
+        Candidate(
+            Device(i, f"GPU-{i:02}", "NVIDIA H200 NVL", memory_total_bytes=140 << 30), "leased"
+        )
+        for i in range(2)
+    )
+    text = refusal(request_, pool, Holdings(), reader)
+    assert text.splitlines()[-1] == f"To wait for them:  %gpu use {line} --wait 30m"

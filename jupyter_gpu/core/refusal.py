@@ -6,6 +6,7 @@ doubled on the way there.
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,7 +16,7 @@ from typing import Literal
 from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.leases import Holdings, Lease, LeaseKind, Owner
 from jupyter_gpu.core.policy import Candidate, count_wanted, eligible
-from jupyter_gpu.core.quantities import in_words
+from jupyter_gpu.core.quantities import as_text, in_words
 from jupyter_gpu.core.request import Request
 
 _HOUR, _DAY = 60, 24 * 60  # in minutes
@@ -139,19 +140,24 @@ def refusal(
         for device in serving
         for lease in holdings.on(device.uuid)
     )
-    if reader.kind == "magic":
-        lines.extend(_magic_remedies(request, wanted, len(free)))
-    else:
-        lines.extend(_remedies(reader.kind, wanted, len(free), mine=mine))
+    if reader.kind == "magic":  # no dialog, and a line to type stays in one piece
+        remedies = _magic_remedies(request, wanted, len(free))
+        return "\n".join([short_lines("\n".join(lines)), *remedies])
+    lines.extend(_remedies(reader.kind, wanted, len(free), mine=mine))
     return short_lines("\n".join(lines))
 
 
 def _magic_remedies(request: Request, wanted: int, free: int) -> list[str]:
-    named = request.devices and request.gpus == len(request.devices)
-    what = ",".join(request.devices) if named else "all" if request.gpus == "all" else wanted
-    lines = [f"To wait for them:  %gpu use {what} --wait 30m"]
+    """Return lines to type, each the same request: with its devices, model and memory."""
+    given = [("--devices", ",".join(request.devices) or None), ("--model", request.model)]
+    memory = request.min_free_memory_bytes
+    given.append(("--min-free-memory", None if memory is None else as_text(memory)))
+    options = "".join(f" {name} {shlex.quote(value)}" for name, value in given if value is not None)
+    named = bool(request.devices) and request.gpus == len(request.devices)
+    what = "" if named else " all" if request.gpus == "all" else f" {wanted}"
+    lines = [f"To wait for them:  %gpu use{what}{options} --wait 30m"]
     if 0 < free < wanted:
-        lines.append(f"Or take {free}:  %gpu use {free}")
+        lines.append(f"Or take {free}:  %gpu use {free}{options}")
     return lines
 
 
