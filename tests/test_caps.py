@@ -6,6 +6,7 @@ from support_cli import GIB, device, kernel, overview
 from jupyter_gpu.core.caps import (
     Cap,
     cap_in,
+    caps_standing,
     device_caps,
     jax_cap,
     jax_setting,
@@ -194,3 +195,30 @@ def test_jax_never_gets_a_second_variable(environ, fraction, changes):
     after = {name: v for name, v in {**environ, **changes}.items() if v}
     assert len(after) <= 1
     assert jax_cap(after) == fraction
+
+
+@pytest.mark.parametrize(
+    ("count", "version", "way"),
+    [
+        (0, "2.13.0", "without CUDA"),
+        (None, "2.13.0+cpu", "without CUDA"),
+        (None, "2.13.0+cu130", "later"),
+        (2, "2.13.0+cu130", "later"),
+    ],
+)
+def test_a_torch_without_cuda_is_no_way(count, version, way):
+    assert torch_way(begun=False, imported=True, version=version, count=count) == way
+
+
+def test_the_variables_that_set_a_cap_are_told_and_no_others():
+    environ = {
+        "PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.5",
+        "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5",
+    }
+    assert list(caps_standing(environ, jax=True)) == [
+        "PYTORCH_ALLOC_CONF",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    ]
+    assert list(caps_standing(environ, jax=False)) == ["PYTORCH_ALLOC_CONF"]
+    assert caps_standing({}, jax=True) == {}

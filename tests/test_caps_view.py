@@ -50,9 +50,7 @@ def test_an_older_torch_gets_a_line_of_code():
 def test_where_there_is_no_cap_or_none_any_more_nothing_is_covered():
     assert said(NONE, "now", "absent", changed=False) == "torch has no cap here"
     text = said(NONE, "environment", "absent", environment={"PYTORCH_ALLOC_CONF": None})
-    assert text == (
-        "torch's cap is taken away In the environment: PYTORCH_ALLOC_CONF is removed"
-    )
+    assert text == ("torch's cap is taken away In the environment: PYTORCH_ALLOC_CONF is removed")
     assert said((), "absent", "absent") == "torch is not installed in this kernel's Python"
 
 
@@ -86,3 +84,15 @@ def test_programs_get_fractions_and_bytes():
     assert (row["ordinal"], row["index"], row["fraction"]) == (0, 3, 0.5)
     assert row["bytes"] == 150_754_820_096 // 2
     assert (answer["torch"], answer["jax"], answer["environment"]) == ("now", "absent", {})
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_torch_without_cuda_is_promised_nothing(changed):
+    text = said(
+        (), "without CUDA", "absent", version="2.13.0+cpu", changed=changed,
+        environment={"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.5"},
+    )  # fmt: skip
+    assert text == (
+        "torch 2.13.0+cpu is built without CUDA, so it has nothing to cap In the environment: "
+        "PYTORCH_ALLOC_CONF=per_process_memory_fraction:0.5"
+    )

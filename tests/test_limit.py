@@ -44,7 +44,9 @@ print(sorted(name for name in os.environ if "ALLOC_CONF" in name))
 """
     before, text, kept, told, off, environ = answers(driver_double, code)
     assert before.startswith("torch has no cap here")
-    assert text.startswith("torch's cache is capped now cuda:0 = physical 0 70.2 of 140.4 GiB (50 %)")
+    assert text.startswith(
+        "torch's cache is capped now cuda:0 = physical 0 70.2 of 140.4 GiB (50 %)"
+    )
     assert "torch's cache only" in text
     assert kept == "{0: 0.5, 1: 0.5}"
     assert told == "[0.5, 0.5]"
@@ -118,6 +120,49 @@ print([name for name in names if "0.5" in os.environ.get(name, "")])
     assert text.startswith(words)
     assert eval(found) == environ
     assert after == "[]"
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_torch_without_cuda_says_so_instead_of_promising_a_cap(driver_double, imported):
+    code = f"""
+VERSION, JAX = "2.13.0+cpu", None
+{NO_TORCH}
+if {imported}:
+    torch_standin(initialised=False, version="2.13.0", **caps)
+    standin("torch.cuda")
+    standin("torch.version", cuda=None, hip=None)
+for line in ("limit 50%", "limit"):
+    print(flat(gpu(line)))
+print(gpu("limit --json")["torch"])
+"""
+    *texts, way = answers(driver_double, code)
+    version = "2.13.0" if imported else "2.13.0+cpu"
+    words = f"torch {version} is built without CUDA, so it has nothing to cap"
+    assert (texts, way) == ([words, words], "without CUDA")
+
+
+def test_what_stands_in_the_environment_is_listed_again_and_after_the_import(driver_double):
+    code = f"""
+VERSION, JAX = "2.11.0", "0.11.2"
+{NO_TORCH}
+for line in ("limit 50%", "limit 50%", "limit"):
+    print(flat(gpu(line)))
+torch_standin(initialised=False, **caps)
+print(flat(gpu("limit")))
+print(gpu("limit --json")["caps"][0]["fraction"])
+standin("torch.cuda")
+standin("torch.version", cuda=None, hip=None)
+print(flat(gpu("limit")))
+"""
+    first, *others, after, fraction, without = answers(driver_double, code)
+    told = "In the environment: PYTORCH_ALLOC_CONF=per_process_memory_fraction:0.5"
+    assert others == [first, first]
+    for text in (first, after, without):
+        assert told in text
+        assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.5" in text
+    assert after.startswith("torch's cache will be capped when torch initialises CUDA cuda:0 =")
+    assert fraction == "0.5"
+    assert without.startswith("torch 2.11.0+cu130 is built without CUDA")
 
 
 def test_a_jax_that_has_begun_keeps_its_share(driver_double):

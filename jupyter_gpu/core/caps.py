@@ -23,8 +23,9 @@ from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.quantities import in_gib, parse_bytes
 
 # How a cap reaches torch: at once; when torch initialises CUDA; through the environment, at its
-# import; not before it is imported (an older version); not at all (it is not installed).
-TorchWay = Literal["now", "later", "environment", "after import", "absent"]
+# import; not before it is imported (an older version); not at all (it is not installed, or is a
+# build without CUDA).
+TorchWay = Literal["now", "later", "environment", "after import", "absent", "without CUDA"]
 JaxWay = Literal["environment", "too late", "absent"]
 
 OFF = "off"
@@ -151,17 +152,28 @@ def device_caps(cap: Cap, devices: Sequence[tuple[int, Device]]) -> tuple[Device
     return tuple(found)
 
 
-def torch_way(*, begun: bool, imported: bool, version: str | None) -> TorchWay:
-    """Return how a cap can reach torch, as it stands in this process."""
+def torch_way(
+    *, begun: bool, imported: bool, version: str | None, count: int | None = None
+) -> TorchWay:
+    """Return how a cap can reach torch, as it stands in this process.
+
+    ``count`` is the number of devices that a loaded torch will repeat: 0 of a build without CUDA.
+    """
     if begun:
         return "now"
+    if (count == 0 and imported) or "+cpu" in (version or ""):
+        return "without CUDA"
     if imported:
         return "later"
     if version is None:
         return "absent"
+    return "environment" if reads_fraction(version) else "after import"
+
+
+def reads_fraction(version: str | None) -> bool:
+    """Return whether this torch reads a cap from the environment."""
     pair = version_pair(version)
-    known = pair is not None and pair >= TORCH_READS_FRACTION_SINCE
-    return "environment" if known else "after import"
+    return pair is not None and pair >= TORCH_READS_FRACTION_SINCE
 
 
 def torch_setting(environ: Mapping[str, str], fraction: float | None) -> dict[str, str | None]:
@@ -206,6 +218,14 @@ def jax_cap(environ: Mapping[str, str]) -> float | None:
     """Return the fraction that JAX reads from an environment."""
     name = next((name for name in JAX_VARIABLES if environ.get(name)), None)
     return None if name is None else _fraction(environ[name])
+
+
+def caps_standing(environ: Mapping[str, str], *, jax: bool) -> dict[str, str]:
+    """Return the variables that set a cap: torch's, and JAX's where it is still to read them."""
+    names = [name for name in TORCH_VARIABLES if cap_in(environ.get(name)) is not None]
+    if jax:
+        names += [name for name in JAX_VARIABLES if environ.get(name)][:1]
+    return {name: environ[name] for name in names}
 
 
 def _others(value: str) -> tuple[str, ...]:

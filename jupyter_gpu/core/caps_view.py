@@ -29,8 +29,8 @@ _OVER = "What is more fails with torch.OutOfMemoryError."
 class Limits:
     """The caps as they stand, and how they reached the frameworks.
 
-    ``changed`` is false where they are only shown; ``environment`` are the variables that were
-    changed, None for one that was removed. ``code`` is a line for a person to run where a cap
+    ``changed`` is false where they are only shown; ``environment`` are the variables that set a
+    cap, None for one that was removed now. ``code`` is a line for a person to run where a cap
     cannot be set yet.
     """
 
@@ -81,15 +81,16 @@ def limits_view(limits: Limits) -> View:
 def _title(limits: Limits) -> str:
     if limits.torch == "absent":
         return "torch is not installed in this kernel's Python"
+    if limits.torch == "without CUDA":
+        return f"torch {limits.version} is built without CUDA, so it has nothing to cap"
     if limits.code is not None:
         return "No cap is set on torch yet. Once CUDA is initialised, run"
     if not limits.capped:
         return "torch has no cap here" if not limits.changed else "torch's cap is taken away"
     if limits.torch == "now":
         return "torch's cache is capped" + (" now" if limits.changed else "")
-    if limits.torch == "later":
-        return "torch's cache will be capped when torch initialises CUDA"
-    return "torch's cache will be capped when torch is imported"
+    then = "torch initialises CUDA" if limits.torch == "later" else "torch is imported"
+    return f"torch's cache will be capped when {then}"
 
 
 def _row(cap: DeviceCap) -> tuple[str, ...]:

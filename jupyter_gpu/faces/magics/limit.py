@@ -13,10 +13,12 @@ from jupyter_gpu.core.caps import (
     DeviceCap,
     JaxWay,
     TorchWay,
+    caps_standing,
     device_caps,
     jax_cap,
     jax_setting,
     parse_cap,
+    reads_fraction,
     torch_cap,
     torch_setting,
     torch_way,
@@ -57,7 +59,12 @@ class Limit(Subcommand):
         assert overview.process is not None, "a kernel asks"
         devices = visible_devices(overview, overview.process)
         state = framework_caps.torch_state(frozen=overview.process.state == "frozen")
-        way = torch_way(begun=state.begun, imported=state.imported, version=state.version)
+        way = torch_way(
+            begun=state.begun,
+            imported=state.imported,
+            version=state.version,
+            count=overview.process.torch_count,
+        )
         if options.cap:
             caps = _wanted(asked, devices)
             limits = _set(caps, way, state.version, capped=asked is not None)
@@ -99,7 +106,7 @@ def _set(
         way,
         jax,
         jax_cap(os.environ),
-        environment=changes,
+        environment=changes | caps_standing(os.environ, jax=jax == "environment"),
         version=version,
         code=code,
         held_bytes={ordinal: memory.reserved_bytes for ordinal, memory in held.items()},
@@ -112,11 +119,22 @@ def _shown(devices: Devices, way: TorchWay, version: str | None) -> Limits:
         found = framework_caps.caps_now([ordinal for ordinal, _ in devices])
     elif way == "later":
         found = framework_caps.caps_waiting()
-    fraction = torch_cap(os.environ) if way == "environment" else None
+    # What is told directly counts; without that, torch reads the variable as it begins.
+    read = way == "environment" or (way == "later" and not found and reads_fraction(version))
+    fraction = torch_cap(os.environ) if read else None
     caps = tuple(
         DeviceCap(ordinal, device, found.get(ordinal, fraction)) for ordinal, device in devices
     )
-    return Limits(caps, way, _jax_way(), jax_cap(os.environ), changed=False, version=version)
+    jax = _jax_way()
+    return Limits(
+        () if way == "without CUDA" else caps,
+        way,
+        jax,
+        jax_cap(os.environ),
+        changed=False,
+        environment=caps_standing(os.environ, jax=jax == "environment"),
+        version=version,
+    )
 
 
 def _jax_way() -> JaxWay:
