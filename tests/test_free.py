@@ -29,7 +29,7 @@ print(json.dumps(gpu("free --json")))
     assert text.startswith("3.0 GiB came back cuda:0 = physical 0 3.0 of 140.4 GiB 3.0 GiB back ")
     assert "torch: 2.0 GiB in tensors, 0 MiB cached" in text
     assert "Done: torch emptied its cache." in text
-    assert "A restart of the kernel frees all that this kernel holds, and the lease stays" in text
+    assert "A restart of the kernel frees all that this kernel holds. Until then" in text
     assert "CUDA context keeps some hundreds of MB" in text
     assert told == "['empty_cache']"
     answer = json.loads(answer)

@@ -1,9 +1,12 @@
 """What ``%gpu free`` says of the memory before and after."""
 
-from support_cli import GIB, device, inventory, kernel, overview, using
+import dataclasses
+
+from support_cli import GIB, device, inventory, kernel, lease, overview, using
 
 from jupyter_gpu.core.devices import Process
 from jupyter_gpu.core.held import Held, Holder
+from jupyter_gpu.core.leases import Holdings
 from jupyter_gpu.core.memory_report import (
     NOT_FROZEN,
     Emptied,
@@ -99,6 +102,17 @@ def test_a_cache_that_cannot_be_emptied_is_explained():
     assert "torch keeps 2.0 GiB in blocks that are partly in use" in said
     little = {0: TorchMemory(GIB, GIB + 2**20)}
     assert "partly in use" not in flat(machine(GIB), machine(GIB), torch_after=little)
+
+
+def test_the_lease_stays_where_there_is_one():
+    without = machine(GIB)
+    assert "the lease stays" not in flat(without, without)
+    leased = dataclasses.replace(
+        without,
+        holdings=Holdings((lease("a", (3, 1)),)),
+        process=dataclasses.replace(FROZEN, lease_id="a" * 15),
+    )
+    assert "this kernel holds, and the lease stays." in flat(leased, leased)
 
 
 def test_an_incomplete_look_and_what_was_done_are_said():

@@ -27,8 +27,8 @@ NOT_FROZEN = {
     "memory. Call  %gpu free  in that kernel.",
 }
 _RESTART = (
-    "A restart of the kernel frees all that this kernel holds, and the lease stays. Until then its "
-    "CUDA context keeps some hundreds of MB on each GPU that it uses."
+    "A restart of the kernel frees all that this kernel holds{}. Until then its CUDA context "
+    "keeps some hundreds of MB on each GPU that it uses."
 )
 _UNNAMED = (
     "held by no variable: a traceback, a closure or a reference cycle in a library may hold them. "
@@ -131,6 +131,7 @@ def free_view(report: MemoryReport, process: KernelProcess) -> View:
     rows = _rows(report, process)
     tables = [Table("Devices", _DEVICES, tuple(_device_row(row, report) for row in rows))]
     shown = report.held.holders[:HOLDERS_SHOWN]
+    restart = _RESTART.format("" if report.after.lease is None else ", and the lease stays")
     if shown:
         table = Table("Still held by torch tensors", _HOLDERS, tuple(map(_holder_row, shown)))
         tables.append(table)
@@ -138,7 +139,7 @@ def free_view(report: MemoryReport, process: KernelProcess) -> View:
         title=_title(rows),
         tables=tuple(table for table in tables if table.rows),
         lines=(*_held_lines(report), *_done_lines(report)),
-        notes=(*(note for row in rows for note in _elsewhere(row, report.after)), _RESTART),
+        notes=(*(note for row in rows for note in _elsewhere(row, report.after)), restart),
     )
 
 
