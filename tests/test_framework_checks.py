@@ -154,6 +154,23 @@ def test_what_is_loaded_says_since_when_and_what_it_sees():
     assert one(dataclasses.replace(JAX, loaded=True, sees=2)).found.endswith("; sees 2 devices")
 
 
+def test_what_is_loaded_counts_rather_than_what_is_installed():
+    def loaded(version):
+        return kernel(history=History(imports=(Imported("torch", "torch", version, 2),)))
+
+    check = one(CPU, process=loaded("2.11.0+cu130"))
+    assert (check.status, check.name) == ("ok", "torch")
+    assert check.found.startswith(
+        "2.11.0+cu130 for CUDA 13.0 loaded (installed is 2.13.0+cpu); imported in cell [2]"
+    )
+    assert one(TORCH, process=loaded("2.13.0+cpu")).status == "warn"
+    assert "loaded (" not in one(TORCH, process=loaded("2.13.0+cu130")).found
+    assert "loaded (" not in one(TORCH, process=loaded(None)).found
+    assert one(process=loaded("2.2.0")).found.startswith(
+        "2.2.0 loaded (not installed): torch 2.2.0"
+    )
+
+
 def test_a_number_that_torch_says_and_cuda_does_not_is_stale():
     history = History(imports=(Imported("torch", "torch", "2.13.0", 2),), frozen=Frozen(3))
     process = kernel(launched=None, now="1", state="frozen", in_force=(0, 1), history=history)

@@ -64,6 +64,20 @@ def test_b17_the_remedy_names_the_name_that_is_wrong():
     )
 
 
+@pytest.mark.parametrize("process", [None, kernel(launched=None, now=None)])
+def test_on_a_mig_machine_without_the_variable_the_remedy_names_a_mig_device(process):
+    machine = inventory(
+        device(0, mig_mode=True),
+        *(Device(0, f"MIG-{n}", "NVIDIA H200", kind="mig") for n in (1, 2)),
+        device(1),
+    )
+    check = one("CUDA_VISIBLE_DEVICES", {}, machine, process)
+    assert check.status == "warn"
+    assert check.fix == (
+        "set CUDA_VISIBLE_DEVICES to the UUID of a MIG device before CUDA starts, as  MIG-1"
+    )
+
+
 class TestInAKernel:
     """Launched with, set now, in force."""
 

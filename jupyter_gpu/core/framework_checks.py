@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from jupyter_gpu.core.checks import Check
 from jupyter_gpu.core.environment import numbering_is_cudas
@@ -33,9 +34,8 @@ def framework_checks(
     overview: Overview, facts: Facts, environ: Mapping[str, str]
 ) -> Iterator[Check]:
     """Yield a check for each CUDA library that is installed, and for settings that break them."""
-    for library in facts.installed:
-        if library.distribution in _BUILDS:
-            yield from _build(library, overview, facts, environ)
+    for library in _libraries(overview, facts):
+        yield from _build(library, overview, facts, environ)
     for sentence in () if overview.process is None else overview.process.missing:
         found, _, fix = sentence.partition(":  ")
         yield Check("PyTorch", "warn", found, fix or f"{facts.pip} install torch")
@@ -45,12 +45,44 @@ def framework_checks(
     yield from _vllm(overview, facts)
 
 
+def _libraries(overview: Overview, facts: Facts) -> Iterator[Installed]:
+    """Yield the libraries with builds, where one is loaded as it is loaded, not as installed."""
+    imports = () if overview.process is None else overview.process.history.imports
+    loaded = {one.module: one for one in imports if one.module in _BUILDS and one.version}
+    for library in facts.installed:
+        if library.distribution in _BUILDS:
+            one = loaded.pop(library.distribution, None)
+            version = None if one is None else one.version
+            yield library if version is None else _as_loaded(library, version)
+    for module, one in loaded.items():
+        yield _as_loaded(Installed(one.name, module, ""), one.version or "")
+
+
+def _as_loaded(library: Installed, version: str) -> Installed:
+    """Return a library in the version that is loaded; what that was built for it may say."""
+    public, _, local = version.partition("+")
+    if version == library.version or (public == library.version.partition("+")[0] and not local):
+        return library
+    cuda = re.fullmatch(r"cu([0-9]{2})([0-9])", local)
+    return replace(
+        library,
+        version=version,
+        cuda=None if cuda is None else f"{cuda[1]}.{cuda[2]}",
+        other="the CPU only" if local == "cpu" else None,
+        loaded=True,
+    )
+
+
 def _build(
     library: Installed, overview: Overview, facts: Facts, environ: Mapping[str, str]
 ) -> Iterator[Check]:
     """Yield the first thing that stands against a library, or that it is in order."""
     where = "" if facts.python is None else f" in {clean(facts.python)}"
     name, found = library.name, f"{clean(library.version)}{_built_for(library)}{where}"
+    there = facts.library(library.distribution)
+    if there is None or there.version != library.version:
+        has = "not installed" if there is None else f"installed is {clean(there.version)}"
+        found += f" loaded ({has})"
     trouble = _unusable(library, overview, facts)
     if trouble is None:
         trouble = _of_its_own(library, overview, facts, environ)

@@ -58,6 +58,9 @@ def _mend(overview: Overview, environ: Mapping[str, str]) -> str:
     own = lease_value(overview)
     if own is not None:
         return f"%env {VISIBLE}={own}"
+    mig = next((one.uuid for one in overview.inventory.devices if one.kind == "mig"), None)
+    if overview.visible.value is None and mig is not None:
+        return f"set {VISIBLE} to the UUID of a MIG device before CUDA starts, as  {mig}"
     return f"set it anew, or  unset {VISIBLE}" if overview.process is None else "set it anew"
 
 
