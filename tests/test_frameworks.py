@@ -64,7 +64,9 @@ def test_an_import_that_fixes_devices_though_cuda_is_open_is_known(module, versi
     assert (words or "") in (said or "")
 
 
-@pytest.mark.parametrize("module", [one for one in MODULES if one not in ("paddle", "pycuda.autoinit", "vllm")])
+@pytest.mark.parametrize(
+    "module", [one for one in MODULES if one not in ("paddle", "pycuda.autoinit", "vllm")]
+)
 @pytest.mark.parametrize("value", [None, "0,1", ""])
 def test_an_import_that_fixes_nothing_gets_no_advice(module, value):
     environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
@@ -72,12 +74,23 @@ def test_an_import_that_fixes_nothing_gets_no_advice(module, value):
 
 
 def test_an_import_that_initialised_cuda_says_when_to_set_the_variable():
-    found = advice(history(("torch", "2.13.0"), frozen=Frozen(4, chain=("kornia", "xformers.ops"))), {}, frozen=True)
-    assert found == (
-        "import xformers.ops initialises CUDA by itself: set CUDA_VISIBLE_DEVICES before cell [4] runs.",
+    found = advice(
+        history(("torch", "2.13.0"), frozen=Frozen(4, chain=("kornia", "xformers.ops"))),
+        {},
+        frozen=True,
     )
+    assert found == ("To choose devices, set CUDA_VISIBLE_DEVICES before cell [4] runs.",)
     assert advice(history(frozen=Frozen(4, call="torch.cuda.init")), {}, frozen=True) == ()
     assert advice(history(frozen=Frozen(None, "before")), {}, frozen=True) == ()
+
+
+@pytest.mark.parametrize("module", ["paddle", "pycuda.autoinit"])
+def test_an_import_that_took_its_devices_is_told_once(module):
+    # The state's own line says that this import has initialised CUDA.
+    found = advice(history((module, "3.0"), frozen=Frozen(2, chain=(module,))), {}, frozen=True)
+    assert found == ("To choose devices, set CUDA_VISIBLE_DEVICES before cell [2] runs.",)
+    (only,) = advice(history((module, "3.0"), frozen=Frozen(3)), {}, frozen=True)
+    assert "while it is imported; it was imported in cell [2]." in only
 
 
 def test_an_old_torch_is_told_with_its_cell():

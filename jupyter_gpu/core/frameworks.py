@@ -68,9 +68,11 @@ def remembers(module: str, version: str | None, environ: Mapping[str, str]) -> s
 def advice(history: History, environ: Mapping[str, str], *, frozen: bool) -> tuple[str, ...]:
     """Return a sentence on each import that one has to know something about."""
     found = [_import_that_froze(history)] if frozen else []
+    # What is said where CUDA's state is told: which import has initialised it.
+    told = history.frozen.chain if frozen and history.frozen is not None else ()
     for one in history.imports:
         why = remembers(one.module, one.version, environ)
-        if why is not None:
+        if why is not None and one.module not in told:
             found.append(f"{why}; it was imported {import_words(one)}.")
     imported = {one.module for one in history.imports}
     if frozen and "jax" in imported and not _spares_memory(environ):
@@ -97,10 +99,7 @@ def _import_that_froze(history: History) -> str | None:
     frozen = history.frozen
     if frozen is None or frozen.by_import is None:
         return None
-    return (
-        f"import {frozen.by_import} initialises CUDA by itself: set {VISIBLE} before "
-        f"{cell_words(frozen.cell)} runs."
-    )
+    return f"To choose devices, set {VISIBLE} before {cell_words(frozen.cell)} runs."
 
 
 def _spares_memory(environ: Mapping[str, str]) -> bool:
