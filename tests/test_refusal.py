@@ -223,7 +223,7 @@ def test_who_holds_some_already_is_told_so_and_what_to_type():
     named = refusal(Request(1, ("1",)), candidates(None, "leased"), Holdings(), reader)
     assert named.endswith("%gpu use --devices 1 --wait 30m")
     named = refusal(Request(2, ("0", "1")), candidates(None, "leased"), Holdings(), reader)
-    assert "%gpu use --devices 0,1 --wait 30m" in named
+    assert "%gpu use 0,1 --wait 30m" in named
     assert named.endswith("Or take 1:  %gpu use 1 --devices 0,1")
     everything = refusal(Request("all"), candidates(None, "leased"), Holdings(), reader)
     assert "%gpu use all --wait 30m" in everything

@@ -149,15 +149,17 @@ def refusal(
 
 def _magic_remedies(request: Request, wanted: int, free: int) -> list[str]:
     """Return lines to type, each the same request: with its devices, model and memory."""
-    given = [("--devices", ",".join(request.devices) or None), ("--model", request.model)]
-    memory = request.min_free_memory_bytes
-    given.append(("--min-free-memory", None if memory is None else as_text(memory)))
-    options = "".join(f" {name} {shlex.quote(value)}" for name, value in given if value is not None)
-    named = bool(request.devices) and request.gpus == len(request.devices)
-    what = "" if named else " all" if request.gpus == "all" else f" {wanted}"
-    lines = [f"To wait for them:  %gpu use{what}{options} --wait 30m"]
+    devices, memory = ",".join(request.devices), request.min_free_memory_bytes
+    kept = "" if request.model is None else f" --model {shlex.quote(request.model)}"
+    kept += "" if memory is None else f" --min-free-memory {as_text(memory)}"
+    out_of = f" --devices {shlex.quote(devices)}" if devices else ""
+    what = f" {'all' if request.gpus == 'all' else wanted}{out_of}"
+    if devices and request.gpus == len(request.devices):
+        # A number alone is how many: one device is named by the option, a list by itself.
+        what = out_of if len(request.devices) == 1 else f" {shlex.quote(devices)}"
+    lines = [f"To wait for them:  %gpu use{what}{kept} --wait 30m"]
     if 0 < free < wanted:
-        lines.append(f"Or take {free}:  %gpu use {free}{options}")
+        lines.append(f"Or take {free}:  %gpu use {free}{out_of}{kept}")
     return lines
 
 
