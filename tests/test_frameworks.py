@@ -79,7 +79,9 @@ def test_an_import_that_initialised_cuda_says_when_to_set_the_variable():
         {},
         frozen=True,
     )
-    assert found == ("To choose devices, set CUDA_VISIBLE_DEVICES before cell [4] runs.",)
+    assert found == (
+        "import xformers.ops initialises CUDA: to choose devices, set CUDA_VISIBLE_DEVICES before cell [4] runs.",
+    )
     assert advice(history(frozen=Frozen(4, call="torch.cuda.init")), {}, frozen=True) == ()
     assert advice(history(frozen=Frozen(None, "before")), {}, frozen=True) == ()
 
@@ -88,7 +90,9 @@ def test_an_import_that_initialised_cuda_says_when_to_set_the_variable():
 def test_an_import_that_took_its_devices_is_told_once(module):
     # The state's own line says that this import has initialised CUDA.
     found = advice(history((module, "3.0"), frozen=Frozen(2, chain=(module,))), {}, frozen=True)
-    assert found == ("To choose devices, set CUDA_VISIBLE_DEVICES before cell [2] runs.",)
+    assert found == (
+        f"import {module} initialises CUDA: to choose devices, set CUDA_VISIBLE_DEVICES before cell [2] runs.",
+    )
     (only,) = advice(history((module, "3.0"), frozen=Frozen(3)), {}, frozen=True)
     assert "while it is imported; it was imported in cell [2]." in only
 

@@ -99,7 +99,10 @@ def _import_that_froze(history: History) -> str | None:
     frozen = history.frozen
     if frozen is None or frozen.by_import is None:
         return None
-    return f"To choose devices, set {VISIBLE} before {cell_words(frozen.cell)} runs."
+    return (
+        f"import {frozen.by_import} initialises CUDA: to choose devices, set {VISIBLE} before "
+        f"{cell_words(frozen.cell)} runs."
+    )
 
 
 def _spares_memory(environ: Mapping[str, str]) -> bool:
