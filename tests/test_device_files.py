@@ -1,5 +1,6 @@
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_b74_a_worker_whose_kernel_is_dead_is_an_orphan(devices, program):
     assert (user.pid, user.orphan) == (worker, True)
 
 
-def test_a_daemon_that_is_no_python_is_none(devices, program):
+def test_a_daemon_that_is_no_python_is_none(devices, program, eventually):
     code = (
         "import os, sys\n"
         "held = open(sys.argv[1]); os.set_inheritable(held.fileno(), True)\n"
@@ -68,5 +69,7 @@ def test_a_daemon_that_is_no_python_is_none(devices, program):
     leader = program(code, arguments=(devices / "nvidia0",))
     daemon = int(leader.read())
     leader.process.wait(timeout=10)
+    # Until its exec it is a Python whose parent is gone.
+    eventually(lambda: Path(f"/proc/{daemon}/comm").read_text().strip() == "sh")
     (user,) = users_of({0: 0}, folder=str(devices))
     assert (user.pid, user.orphan) == (daemon, False)
