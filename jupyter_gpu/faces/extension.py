@@ -27,7 +27,8 @@ HELP = """\
 %gpu map VALUE    what CUDA makes of CUDA_VISIBLE_DEVICES=VALUE; without VALUE,
                   of the one that is set now
 %gpu check        everything that can be wrong here, and what to do about it
-%gpu use 2        ask for other devices: two, or  %gpu use 1,3  for these
+%gpu use 2        ask for other devices: two;  %gpu use 1,3  for these,
+                  %gpu use --devices 3  for that one
 %gpu free         free GPU memory that nothing uses, and say what holds the rest
 %gpu limit 50%    cap what this kernel takes of its GPUs' memory
 %gpu topo         how the GPUs are connected
