@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import weakref
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from jupyter_gpu.adapters.launch import Launch
 
 _CHANGES_KEPT = 100
-# Those that IPython and ipykernel start when they need them first.
-_THREADS_OF_A_KERNEL = {"HistorySavingThread", "ControlThread", "Heartbeat", "SubshellThread"}
+# Names of threads that wait for others' work: IPython's loop for %%bash, executors, queues.
+_WAITING_THREADS = re.compile(
+    r"run_forever|ThreadPoolExecutor|asyncio_|QueueFeeder|QueueManager|ExecutorManager|_watch_pipe"
+)
 _OUTSIDE = "a thread or a callback"
 # What IPython calls the code of a cell.
 _CELL_CODE = ("<module>", "<cell line")
@@ -72,6 +75,7 @@ class CellWatch:
         self._thread: int | None = None
         self._inside = 0
         self._frozen_before = False
+        self._had_company = False
         # Devices by the digits of their UUID, from every look at the machine.
         self.known_devices: dict[str, tuple[int, str | None]] = {}
         self._threads: frozenset[threading.Thread] | None = None
@@ -109,6 +113,7 @@ class CellWatch:
             self._frozen_before = self._frozen is not None
             if self._threads is None:  # those of the kernel itself, which has started by now
                 self._threads = frozenset(threading.enumerate())
+            self._had_company = self._frozen is None and _others_run(self._threads)
             self._began_with = self._value
             self._current, self._thread = (cell, source), threading.get_ident()
             if self._frozen is None:
@@ -176,7 +181,7 @@ class CellWatch:
     ) -> Frozen:
         if when != "during" or self._current is None:
             return Frozen(cell, when, values=values)
-        if _other_threads(self._threads or ()) - _THREADS_OF_A_KERNEL:
+        if self._had_company or _others_run(self._threads or ()):
             return Frozen(cell, "during", values=values, alone=False)
         chain = self._imports_watched.chain or ()
         call = None
@@ -211,14 +216,20 @@ class CellWatch:
             self._frozen_at_fork = self._frozen is not None or self._driver.is_frozen()
 
 
-def _other_threads(known: Collection[threading.Thread]) -> set[str]:
-    """Return the names of the threads beside the asking one that were not there at the start."""
+def _others_run(known: Collection[threading.Thread]) -> bool:
+    """Return whether threads of the person's run beside the asking one.
+
+    Not those that were there at the start, nor the kinds that libraries of Jupyter's start for
+    themselves and those that only wait for work.
+    """
     own = threading.current_thread()
-    return {
-        type(thread).__name__
+    return any(
+        thread is not own
+        and thread not in known
+        and type(thread).__module__ == threading.__name__
+        and _WAITING_THREADS.search(thread.name) is None
         for thread in threading.enumerate()
-        if thread not in known and thread is not own
-    }
+    )
 
 
 def _version_of(module: str) -> str | None:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from jupyter_gpu.adapters.driver import DriverState, look_at_driver
 from jupyter_gpu.adapters.launch import restarts_by_itself
 from jupyter_gpu.cell_watch import CellWatch
-from jupyter_gpu.core.devices import Device, Inventory
+from jupyter_gpu.core.devices import Inventory
 from jupyter_gpu.core.frameworks import advice
 from jupyter_gpu.core.kernel_process import InForce, KernelProcess, ProcessState
-from jupyter_gpu.core.leases import clean
+from jupyter_gpu.core.leases import Holdings, clean
 from jupyter_gpu.core.variables import LEASE, NOTICE, VISIBLE
 
 FRAMEWORK = "JUPYTER_GPU_FRAMEWORK"
@@ -64,15 +64,23 @@ def _in_force(
     ``known`` are the devices of earlier looks, by their digits, which stand in where NVML has
     stopped to answer meanwhile (a driver update under a running system); the new ones are added.
     """
-    known |= {_digits(device): (device.index, device.uuid) for device in inventory.devices}
+    known |= {_digits(device.uuid): (device.index, device.uuid) for device in inventory.devices}
     if driver.uuids is None or inventory.source == "simulated":
         return None
     found = (known.get(digits, (None, None)) for digits in driver.uuids)
     return tuple(InForce(ordinal, index, uuid) for ordinal, (index, uuid) in enumerate(found))
 
 
-def _digits(device: Device) -> str:
-    return (device.uuid or "").partition("-")[2].replace("-", "").lower()
+def _digits(uuid: str | None) -> str:
+    return (uuid or "").partition("-")[2].replace("-", "").lower()
+
+
+def remember_leased(watch: CellWatch, holdings: Holdings) -> None:
+    """Note the devices that are leased, for the case that NVML stops to answer."""
+    for lease in holdings.leases:
+        record = lease.record
+        for uuid, index in zip(record.uuids, record.indices, strict=False):
+            watch.known_devices.setdefault(_digits(uuid), (index, uuid))
 
 
 def _torch_count() -> int | None:

@@ -42,9 +42,12 @@ def read_overview(
     """
     inventory = _read_machine(environ, machine, sensors=sensors)
     holdings, leasing = _read_leases(environ, inventory)
+    # A machine whose driver library has stopped to answer says nothing about a value.
+    silent = inventory.problem is not None and not inventory.devices
+    asked = Inventory("none") if silent else inventory
     return Overview(
         inventory,
-        visible(environ.get(VISIBLE), inventory, environment=environ),
+        visible(environ.get(VISIBLE), asked, environment=environ),
         holdings,
         leasing,
         _processes_on(inventory),

@@ -74,7 +74,7 @@ def test_three_values_are_shown_and_when_frozen_the_driver_is_believed():
 
 
 def test_a_change_that_came_too_late_is_explained():
-    text = flat(shown(own(now="1", state="frozen", in_force=(3, 1))))
+    text = flat(shown(own(now="1", state="frozen", in_force=(3, 1), renewable=True)))
     assert 'CUDA_VISIBLE_DEVICES is now "1", but that changes nothing' in text
     assert "in force physical 3, 1" in text
     assert "restart the kernel (the lease stays) and set it first" in text

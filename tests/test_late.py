@@ -217,12 +217,20 @@ def test_a_value_outside_the_lease_is_said_while_it_counts_and_how_to_go_back():
 def test_a_change_that_came_too_late_says_what_is_in_force_since_when_and_what_to_do():
     history = History(TORCH, Frozen(2, call="torch.cuda.is_available", values=("3,1",)))
     process = kernel(
-        launched="3,1", now="0", state="frozen", in_force=(3, 1), lease_id="a" * 15, history=history
+        renewable=True,
+        launched="3,1",
+        now="0",
+        state="frozen",
+        in_force=(3, 1),
+        lease_id="a" * 15,
+        history=history,
     )
     seen = overview(leases=(MINE,), value="0", process=process)
     view = change_view(seen, Change(3, "3,1", "0", "%env"))
     said = flat(view)
-    assert said.startswith('CUDA_VISIBLE_DEVICES is now "0", but that changes nothing in this kernel:')
+    assert said.startswith(
+        'CUDA_VISIBLE_DEVICES is now "0", but that changes nothing in this kernel:'
+    )
     assert "cell [2] (torch.cuda.is_available) initialised CUDA" in said
     assert "since then cuda:0 = physical 3, cuda:1 = physical 1." in said
     assert "torch.cuda.device_count() says 1, which is stale; it is 2." in said
@@ -237,7 +245,9 @@ def test_a_change_that_came_too_late_says_what_is_in_force_since_when_and_what_t
 @pytest.mark.parametrize(("value", "words"), [(None, "not set"), ("3,1", '"3,1"'), ("", '""')])
 def test_an_export_is_told_to_have_changed_nothing(value, words):
     said = flat(export_view(overview(value=value, process=kernel(now=value))))
-    assert said.startswith(f"The ! line changed nothing here: CUDA_VISIBLE_DEVICES is still {words}.")
+    assert said.startswith(
+        f"The ! line changed nothing here: CUDA_VISIBLE_DEVICES is still {words}."
+    )
     assert "%env CUDA_VISIBLE_DEVICES=" in said
     assert export_view(overview()).title
 

@@ -110,7 +110,7 @@ def test_the_lease_stays_where_there_is_one():
     leased = dataclasses.replace(
         without,
         holdings=Holdings((lease("a", (3, 1)),)),
-        process=dataclasses.replace(FROZEN, lease_id="a" * 15),
+        process=dataclasses.replace(FROZEN, lease_id="a" * 15, renewable=True),
     )
     assert "this kernel holds, and the lease stays." in flat(leased, leased)
 

@@ -96,9 +96,11 @@ def how_set(source: str) -> str:
 def sets(source: str, name: str) -> bool:
     """Return whether a cell's text sets an environment variable of this name."""
     word = re.escape(name)
+    quoted = rf"[\"']{word}[\"'][ \t]*"
     written = (
-        rf"%(?:set_)?env[ \t]+{word}\b|[\"']{word}[\"'][ \t]*(?:\][ \t]*=(?!=)|:|,)|"
-        rf"\b(?:update|dict)\([^)]*\b{word}[ \t]*=(?!=)"
+        rf"%(?:set_)?env[ \t]+{word}[ \t]*[= \t][ \t]*\S|{quoted}\][ \t]*=(?!=)|"
+        rf"\b(?:setdefault|putenv)\([ \t]*{quoted},|"
+        rf"\bupdate\([^)]*(?:{quoted}:|\b{word}[ \t]*=(?!=))"
     )
     return re.search(written, source) is not None
 

@@ -107,7 +107,7 @@ def _title(overview: Overview, rows: tuple[InForce, ...]) -> str:
     if overview.lease is not None:
         return _own_title(overview, overview.lease, rows)
     if not total:
-        return "No GPU can be seen here"
+        return "NVML lists no GPU now" if rows else "No GPU can be seen here"
     if not rows:
         return f"No GPU is visible in this kernel ({in_words(total)} on this machine)"
     verb = "is" if len(rows) == 1 else "are"
@@ -122,8 +122,11 @@ def _own_title(overview: Overview, lease: Lease, rows: tuple[InForce, ...]) -> s
         own = listed(record.indices)
         return f"{_physical(outside)} visible and not yours; yours: physical {own}"
     count = len(record.uuids)
-    words = f"{count} of {in_words(len(overview.inventory.gpus))}"
-    words += f" {'is' if count == 1 else 'are'} yours"
+    total = len(overview.inventory.gpus)
+    verb = "is" if count == 1 else "are"
+    if not total:
+        return f"{in_words(count)} {verb} yours, though NVML lists none now"
+    words = f"{count} of {in_words(total)} {verb} yours"
     seen = len({row.uuid for row in rows} & set(record.uuids))
     if seen == count:
         return words

@@ -88,11 +88,11 @@ def _means(value: str | None, overview: Overview) -> list[str | None]:
 def ways_to_change(overview: Overview) -> str:
     """Return how one changes devices that are in force already."""
     meant = [str(device.index) for device in overview.visible.devices]
-    lease = "" if overview.lease is None else " (the lease stays)"
+    renews = overview.process is not None and overview.process.renewable
+    lease = " (the lease stays)" if overview.lease is not None and renews else ""
     ways = f"To change devices: restart the kernel{lease} and set it first"
     # A number alone would be how many, not which.
     which = f"--devices {meant[0]}" if len(meant) == 1 else ",".join(meant)
-    renews = overview.process is not None and overview.process.renewable
     return ways + (f", or  %gpu use {which} --restart" if meant and renews else ".")
 
 

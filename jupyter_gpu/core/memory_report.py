@@ -131,7 +131,9 @@ def free_view(report: MemoryReport, process: KernelProcess) -> View:
     rows = _rows(report, process)
     tables = [Table("Devices", _DEVICES, tuple(_device_row(row, report) for row in rows))]
     shown = report.held.holders[:HOLDERS_SHOWN]
-    restart = _RESTART.format("" if report.after.lease is None else ", and the lease stays")
+    asking = report.after.process
+    stays = report.after.lease is not None and asking is not None and asking.renewable
+    restart = _RESTART.format(", and the lease stays" if stays else "")
     if shown:
         table = Table("Still held by torch tensors", _HOLDERS, tuple(map(_holder_row, shown)))
         tables.append(table)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from jupyter_gpu.adapters.machine import SIMULATE, Machine, find_machine
-from jupyter_gpu.kernel_process import look_at_kernel
+from jupyter_gpu.kernel_process import look_at_kernel, remember_leased
 from jupyter_gpu.overview import read_overview
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Context:
             Also read utilisation, temperature and power, which is slow.
         """
         overview = read_overview(os.environ, machine=self.machine(), sensors=sensors)
+        remember_leased(self.watch, overview.holdings)
         process = look_at_kernel(os.environ, overview.inventory, self.watch)
         return dataclasses.replace(overview, process=process)
 

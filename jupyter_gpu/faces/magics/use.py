@@ -59,7 +59,8 @@ class Use(Subcommand):
         "The old ones are kept until the new ones are there."
     )
     example = (
-        "  %gpu use 2\n  %gpu use 1,3\n  %gpu use --devices 3\n  %gpu use 0\n  %gpu use 1 --model H200 --wait 10m\n"
+        "  %gpu use 2\n  %gpu use 1,3\n  %gpu use --devices 3\n  %gpu use 0\n"
+        "  %gpu use 1 --model H200 --wait 10m\n"
         "  %gpu use 1 --restart"
     )
     hint = " A list of devices has commas and no blanks."
