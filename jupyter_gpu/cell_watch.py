@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from jupyter_gpu.adapters.driver import DriverWatch
 from jupyter_gpu.adapters.imports import ImportWatch
+from jupyter_gpu.adapters.loaded import is_torch_without_gpus, names_in
 from jupyter_gpu.core.frameworks import BY_MODULE, MODULES
 from jupyter_gpu.core.history import Change, Frozen, History, Imported, When
 from jupyter_gpu.core.variables import VISIBLE
@@ -191,7 +192,7 @@ class CellWatch:
             harmless = [
                 call for name, call in _HARMLESS_WITH.items() if self._environ.get(name) == "1"
             ]
-            if _is_torch_without_cuda():
+            if is_torch_without_gpus():
                 harmless.append("torch")
             call = freezing_call(self._current[1], line=line, harmless=harmless)
         return Frozen(cell, "during", chain, call, values)
@@ -234,21 +235,9 @@ def _others_run(known: Collection[threading.Thread]) -> bool:
 
 def _version_of(module: str) -> str | None:
     """Return a loaded module's version without waking a lazy one."""
-    top = sys.modules.get(module.partition(".")[0])
-    try:
-        version = object.__getattribute__(top, "__dict__").get("__version__")
-    except AttributeError:
-        return None
+    version = (names_in(module.partition(".")[0]) or {}).get("__version__")
     # torch's is a str of its own kind.
     return str.__str__(version) if isinstance(version, str) else None
-
-
-def _is_torch_without_cuda() -> bool:
-    try:
-        built_for = object.__getattribute__(sys.modules["torch.version"], "__dict__")
-    except (KeyError, AttributeError):
-        return False
-    return built_for.get("cuda") is None and built_for.get("hip") is None
 
 
 def _how(source: str) -> str:

@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from jupyter_gpu.adapters.loaded import is_torch_without_gpus
 from jupyter_gpu.core.failures import (
     CELL,
     Failure,
@@ -61,7 +62,7 @@ def explain(error: BaseException, source: str, read: Callable[[], Overview]) -> 
         if not rules:
             continue
         trace = _trace(one)
-        failure = confirmed(rules, raised, _origin(trace), cpu_build=_cpu_build())
+        failure = confirmed(rules, raised, _origin(trace), cpu_build=is_torch_without_gpus())
         if failure is not None:
             # What follows from an error of another machine, or is followed by one, repeats it.
             if any(passed_on(_raised(each), _origin(_trace(each))) for each in _chain(error)):
@@ -173,14 +174,6 @@ def _origin(trace: tuple[types.TracebackType, ...]) -> Origin:
 def _module(frame: types.FrameType) -> str:
     name = dict.get(frame.f_globals, "__name__")
     return name if type(name) is str else ""
-
-
-def _cpu_build() -> bool | None:
-    """Return whether the torch that is loaded has no CUDA in it, None where none is loaded."""
-    version = sys.modules.get("torch.version")
-    if type(version) is not types.ModuleType:
-        return None
-    return object.__getattribute__(version, "__dict__").get("cuda") is None
 
 
 def _frames(trace: tuple[types.TracebackType, ...], source: str) -> tuple[Frame, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from jupyter_gpu.adapters.driver import DriverState, look_at_driver
 from jupyter_gpu.adapters.launch import restarts_by_itself
+from jupyter_gpu.adapters.loaded import is_torch_without_gpus, names_in
 from jupyter_gpu.cell_watch import CellWatch
 from jupyter_gpu.core.devices import Inventory
 from jupyter_gpu.core.frameworks import advice
@@ -88,13 +89,11 @@ def _torch_count() -> int | None:
 
     From 2.3 on it keeps it when CUDA is initialised, before that from the first question on.
     """
-    try:
-        names = object.__getattribute__(sys.modules["torch.cuda"], "__dict__")
-        built_for = object.__getattribute__(sys.modules["torch.version"], "__dict__")
-    except (KeyError, AttributeError):
+    names, without = names_in("torch.cuda"), is_torch_without_gpus()
+    if names is None or without is None:
         return None
-    if built_for.get("cuda") is None and built_for.get("hip") is None:
-        return 0  # a build without GPUs
+    if without:
+        return 0
     kept = names.get("_cached_device_count")
     if isinstance(kept, int):
         return kept

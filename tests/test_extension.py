@@ -82,6 +82,7 @@ def test_loading_imports_next_to_nothing():
         "jupyter_gpu.adapters.driver",
         "jupyter_gpu.adapters.imports",
         "jupyter_gpu.adapters.launch",
+        "jupyter_gpu.adapters.loaded",
         "jupyter_gpu.cell_watch",
         "jupyter_gpu.core",
         "jupyter_gpu.core.errors",

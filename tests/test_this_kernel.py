@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from support_shell import make_shell
 
+from jupyter_gpu.adapters import launch
 from jupyter_gpu.faces import this_kernel
 
 
@@ -32,8 +33,8 @@ def test_a_shell_that_is_no_kernel_has_no_connection_file(shell):
     ],
 )
 def test_only_the_program_that_started_this_process_counts(told, starter, restarts):
-    assert this_kernel.starter(told) == starter
-    assert this_kernel.restarts_by_itself(told) == restarts
+    assert launch.starter(told) == starter
+    assert launch.restarts_by_itself(told) == restarts
 
 
 def test_the_owner_is_this_process_and_its_notebook(shell, tmp_path, monkeypatch):

@@ -34,8 +34,8 @@ def test_it_tells_apart_what_two_descriptions_hold(witness):
             assert witness.leases_on(fd) == (lease.id,)
             assert witness.devices_on(fd, (), uuids) == lease.record.uuids
             assert witness.tickets_on(fd) == ()
-        assert witness.is_alive_on(one.claim.fd, one.id)
-        assert not witness.is_alive_on(one.claim.fd, two.id)
+        assert witness.holds(one.claim.fd, lease_byte(one.id))
+        assert not witness.holds(one.claim.fd, lease_byte(two.id))
 
 
 def test_a_copy_of_a_descriptor_is_the_same_description(witness):

@@ -21,7 +21,6 @@ from jupyter_gpu.core.layout import (
     Range,
     change_byte,
     device_range,
-    lease_byte,
     lease_id_at,
 )
 from jupyter_gpu.core.leases import Record
@@ -83,10 +82,6 @@ class Witness:
         return (
             locks.first_lock(self._fd, where) is not None and locks.first_lock(fd, where) is None
         )
-
-    def is_alive_on(self, fd: int, lease_id: str) -> bool:
-        """Return whether it is this description that keeps a lease alive."""
-        return self.holds(fd, lease_byte(lease_id))
 
     def devices_on(
         self, fd: int, ancestors: tuple[str, ...], uuids: Iterable[str]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jupyter_gpu.adapters.launch import WRAPPER, restarts_by_itself, starter
+from jupyter_gpu.adapters.launch import WRAPPER
 from jupyter_gpu.adapters.processes import reference
 from jupyter_gpu.core.leases import Owner
 
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 # What a kernel needs to send its last messages is well under a second; then whoever still keeps
 # the process (a thread of the person's that never ends) is not waited for.
 _END_SECONDS = 5.0
-__all__ = [
-    "connection_file",
-    "end_for_restart",
-    "is_wrapper",
-    "owner",
-    "restarts_by_itself",
-    "starter",
-]
 _KERNEL_ID = re.compile(r"kernel-([0-9a-fA-F-]+)\.json$")
 
 

@@ -17,7 +17,6 @@ class Cell:
     answer: tuple = ()
     without: tuple = ()
     fails: bool = False
-    leased: bool = False
 
 
 @dataclass(frozen=True)

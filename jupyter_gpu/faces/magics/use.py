@@ -6,6 +6,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING
 
+from jupyter_gpu.adapters.launch import restarts_by_itself, starter
 from jupyter_gpu.core.errors import GPUError, NoDeviceAvailable, UsageError
 from jupyter_gpu.core.request import Request
 from jupyter_gpu.core.use_view import (
@@ -121,7 +122,7 @@ def _limits(context: Context) -> tuple[Limit, ...]:
     written = os.environ.get(POOL)
     if written is not None:
         return read_limits(written)
-    if this_kernel.is_wrapper() or this_kernel.starter(os.environ) is not None:
+    if this_kernel.is_wrapper() or starter(os.environ) is not None:
         return ()
     launched_with = context.watch.launch.visible
     return () if launched_with is None else (Limit(launched_with, "the environment"),)
@@ -133,7 +134,7 @@ def _at_once(context: Context, request: Request, switch: Switch, options: Option
     path = this_kernel.connection_file(context.shell)
     drop_wish(path)
     own_only = switch.own is None or not switch.own.has_keeper
-    if path is not None and own_only and this_kernel.starter(os.environ) is not None:
+    if path is not None and own_only and starter(os.environ) is not None:
         # The server holds nothing for this kernel: it leases the same ones when it restarts it.
         named = tuple(device.uuid for device in switched.devices if device.uuid is not None)
         leave_wish(path, dataclasses.replace(request, gpus=len(named), devices=named))
@@ -142,7 +143,7 @@ def _at_once(context: Context, request: Request, switch: Switch, options: Option
     notes += [f"The pool is limited by {limit}." for limit in switched.limits]
     count = count_note(options.what, switched.devices, overview.inventory)
     notes += [] if count is None else [count]
-    if switched.devices and this_kernel.starter(os.environ) is None:
+    if switched.devices and starter(os.environ) is None:
         notes.append(_BY_KERNELSPEC if this_kernel.is_wrapper() else _UNTIL_RESTART)
     if options.restart:
         notes.append("CUDA is open, so no restart was needed.")
@@ -153,7 +154,7 @@ def _at_once(context: Context, request: Request, switch: Switch, options: Option
 
 def _later(context: Context, overview: Overview, switch: Switch, options: Options) -> Answer:
     path, request = this_kernel.connection_file(context.shell), switch.request
-    started_by_us = this_kernel.starter(os.environ) is not None
+    started_by_us = starter(os.environ) is not None
     if path is None or not (started_by_us or this_kernel.is_wrapper()):
         raise GPUError(_NOBODY)
     notes = [_NOT_NOW]
@@ -164,7 +165,7 @@ def _later(context: Context, overview: Overview, switch: Switch, options: Option
             raise  # a restart would lose the person's work for nothing
         notes.append(f"At this moment they could not be had. {error}")
     leave_wish(path, request)
-    restarts = this_kernel.restarts_by_itself(os.environ)
+    restarts = restarts_by_itself(os.environ)
     if options.restart and not restarts:
         raise GPUError(_BY_HAND)
     if options.restart:
