@@ -30,10 +30,13 @@ SUMMARIES = MappingProxyType(
         "list": "list such kernelspecs",
         "doctor": "check driver, leases, servers and kernelspecs",
         "setup": "make the machine-wide lease directory (root)",
+        "hold": "take a device out of service (root)",
+        "unhold": "put it back into service (root)",
+        "report": "who has used the GPUs, and how much",
     }
 )
 # Fixed by the interface, but of a later release.
-_PLANNED = ("hold", "unhold", "release")
+_PLANNED = ("release",)
 _SIGNALLED = 128
 
 

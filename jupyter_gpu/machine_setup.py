@@ -1,4 +1,7 @@
-"""Makes the lease directory of the whole machine: now, and at every start through tmpfiles.d."""
+"""Makes the lease directory of the whole machine: now, and at every start through tmpfiles.d.
+
+Beside it the directories of what outlives a start: the holds, and the log of grants.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from datetime import datetime
 from pathlib import Path
 
 from jupyter_gpu.adapters import locks
+from jupyter_gpu.adapters.grant_log import LOG_DIRECTORY
+from jupyter_gpu.adapters.holds_file import HOLDS_DIRECTORY
 from jupyter_gpu.adapters.place import (
     LAYOUT_NAME,
     LOCK_NAME,
@@ -33,8 +38,11 @@ d {SYSTEM_DIRECTORY} 0755 root root -
 f {SYSTEM_DIRECTORY / LAYOUT_NAME} 0644 root root - {LAYOUT_VERSION}
 d {SYSTEM_DIRECTORY / RECORDS_NAME} 1777 root root -
 f {SYSTEM_DIRECTORY / LOCK_NAME} 0666 root root -
+d {HOLDS_DIRECTORY} 0755 root root -
+d {LOG_DIRECTORY} 1777 root root -
 """
 _MODES = ((".", 0o755), (LAYOUT_NAME, 0o644), (RECORDS_NAME, 0o1777), (LOCK_NAME, 0o666))
+_BESIDE = ((HOLDS_DIRECTORY, 0o755), (LOG_DIRECTORY, 0o1777))
 
 
 def set_up(root: Path = Path("/")) -> tuple[str, ...]:
@@ -65,16 +73,18 @@ def set_up(root: Path = Path("/")) -> tuple[str, ...]:
         _refuse_while_used(before)
     try:
         done = [*_make(directory), *_write_tmpfiles(_under(root, TMPFILES))]
+        if is_new:
+            try:
+                _refuse_while_used(before)  # somebody may have been faster
+            except StoreError:
+                _unmake(directory)
+                raise
+        for path, mode in _BESIDE:
+            done += _make_directory(_under(root, path), mode)
     except StoreError:  # one of these, and a sentence already
         raise
     except OSError as error:
         raise StoreError(f"{error.filename or directory}: {error.strerror}.") from error
-    if is_new:
-        try:
-            _refuse_while_used(before)  # somebody may have been faster
-        except StoreError:
-            _unmake(directory)
-            raise
     return tuple(done)
 
 
@@ -110,16 +120,21 @@ def _is_locked(path: Path) -> bool:
         os.close(fd)
 
 
-def _make(directory: Path) -> list[str]:
+def _make_directory(directory: Path, mode: int) -> list[str]:
     done = []
     if not os.path.lexists(directory):
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o755)
+        directory.chmod(mode)  # the umask is the caller's
         done.append(f"Made {directory}.")
     if not stat.S_ISDIR(directory.lstat().st_mode):
         raise StoreError(f"{directory} is not a directory: remove it, then run this again.")
+    return [*done, *_mend(directory, mode)]
+
+
+def _make(directory: Path) -> list[str]:
     # The directory first: once it is root's own, nobody else can put anything else in its place.
-    done += _mend(directory, 0o755)
+    done = _make_directory(directory, 0o755)
     furnish(directory)
     for name, mode in _MODES[1:]:
         path = directory / name
