@@ -133,7 +133,7 @@ def _refuse_others(place: Place) -> None:
     user = os.geteuid()
     if place.kind == "system" and user != 0:
         raise StoreError(
-            "Only root takes devices of this machine out of service, and puts them back: "
+            "Only root may take devices of this machine out of service, and put them back: "
             "run it with  sudo"
         )
     if user == 0:
@@ -141,9 +141,10 @@ def _refuse_others(place: Place) -> None:
     with contextlib.suppress(FileNotFoundError):  # who makes it owns it
         owner = _owner(place)
         if owner != user:
+            others = "" if owner == 0 else " and root"
             raise StoreError(
-                f"Only {processes.user_name(owner)}, who owns {place.directory}, and root take "
-                "devices out of service here, and put them back."
+                f"Only {processes.user_name(owner)}{others} may take devices out of service here, "
+                f"and put them back: {place.directory} belongs to {processes.user_name(owner)}."
             )
 
 
