@@ -126,8 +126,10 @@ print("done")
 def written_at_once(place, processes, times, *limit):
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", WRITE]
-            + ["given", str(place.directory), f"{n:015x}", str(times), *map(str, limit)],
+            [
+                *(sys.executable, "-c", WRITE, "given", place.directory),
+                *map(str, (f"{n:015x}", times, *limit)),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from jupyter_gpu.adapters.grant_log import GrantLog
+from jupyter_gpu.adapters.holds_file import holds_path
 from jupyter_gpu.adapters.place import Place, open_directory, open_lock, safety
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.errors import StoreError
@@ -45,7 +47,44 @@ def test_it_survives_a_start_of_the_machine_through_tmpfiles(root):
         ["f", "/run/jupyter-gpu/layout", "0644"],
         ["d", "/run/jupyter-gpu/records", "1777"],
         ["f", "/run/jupyter-gpu/lock", "0666"],
+        ["d", "/var/lib/jupyter-gpu", "0755"],
+        ["d", "/var/log/jupyter-gpu", "1777"],
     ]
+
+
+def mode(path):
+    return oct(stat.S_IMODE(path.stat().st_mode))
+
+
+def test_it_makes_what_outlives_a_start_for_holds_and_for_the_log(root):
+    done = set_up(root)
+    holds, log = root / "var/lib/jupyter-gpu", root / "var/log/jupyter-gpu"
+    assert (mode(holds), mode(log)) == ("0o755", "0o1777")
+    assert {f"Made {holds}.", f"Made {log}."} <= set(done)
+    place = Place(root / "run/jupyter-gpu", "system")
+    assert holds_path(place).parent == holds
+    assert GrantLog(place).directory == log
+
+
+def test_holds_and_the_log_stay_and_their_directories_are_mended(root):
+    set_up(root)
+    holds, log = root / "var/lib/jupyter-gpu", root / "var/log/jupyter-gpu"
+    for directory in (holds, log):
+        (directory / "kept").write_text("kept")
+        directory.chmod(0o777)
+    assert len(set_up(root)) == 2
+    assert (mode(holds), mode(log)) == ("0o755", "0o1777")
+    assert {(directory / "kept").read_text() for directory in (holds, log)} == {"kept"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_directories_of_somebody_else_become_roots(root):
+    set_up(root)
+    both = [root / "var/lib/jupyter-gpu", root / "var/log/jupyter-gpu"]
+    for directory in both:
+        os.chown(directory, 65534, 65534)
+    set_up(root)
+    assert {directory.stat().st_uid for directory in both} == {0}
 
 
 def test_again_it_has_nothing_to_do(root):
@@ -60,6 +99,7 @@ def test_the_umask_of_who_runs_it_does_not_matter(root):
     finally:
         os.umask(before)
     assert modes(root / "run/jupyter-gpu") == RIGHT
+    assert mode(root / "var/log/jupyter-gpu") == "0o1777"
 
 
 def test_it_mends_modes_and_empties_the_lock_file(root):
@@ -87,13 +127,16 @@ def test_as_root_it_makes_everything_roots_and_safe(root):
     assert safety(Place(directory, "system")) is None
 
 
-@pytest.mark.parametrize("name", ["run/jupyter-gpu", "run/jupyter-gpu/lock"])
+@pytest.mark.parametrize(
+    "name",
+    ["run/jupyter-gpu", "run/jupyter-gpu/lock", "var/lib/jupyter-gpu", "var/log/jupyter-gpu"],
+)
 def test_what_stands_in_the_way_is_a_sentence(root, name):
     if name.endswith("lock"):
         set_up(root)
         (root / name).unlink()
     else:
-        (root / "run").mkdir()
+        (root / name).parent.mkdir(parents=True)
     (root / name).symlink_to("/etc/passwd")
     before = (root / name).readlink()
     with pytest.raises(StoreError, match="remove it"):
@@ -137,6 +180,7 @@ def test_a_lease_that_began_meanwhile_undoes_it(root, monkeypatch):
         set_up(root)
     os.close(kept[0])
     assert not (root / "run/jupyter-gpu").exists()
+    assert not (root / "var").exists()
 
 
 def test_without_root_it_says_how(monkeypatch):

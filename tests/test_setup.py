@@ -11,7 +11,7 @@ def test_it_says_what_it_did_and_then_that_nothing_was_left_to_do(capsys, tmp_pa
 
 
 def test_its_json_lists_what_was_done(capsys, tmp_path):
-    assert len(gpu_json(capsys, "setup", "--root", tmp_path)["done"]) == 2
+    assert len(gpu_json(capsys, "setup", "--root", tmp_path)["done"]) == 4
     assert gpu_json(capsys, "setup", "--root", tmp_path)["done"] == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
@@ -15,6 +16,7 @@ from jupyter_gpu.core.view import Column, Table, View
 
 USUAL_PERIOD = "7d"
 _ACCEPTED = 'a time such as "7d" or "36h", or a day such as 2026-11-01'
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _PROBLEMS_SHOWN = 5
 _DIGITS = 4
 _COLUMNS = (
@@ -53,10 +55,12 @@ def parse_since(given: str, now: datetime) -> datetime:
         When it is neither, or has not come yet.
     """
     text = given.strip()
+    if _DAY.fullmatch(text) is None:
+        return _before(given, text, now)
     try:
         day = date.fromisoformat(text)
     except ValueError:
-        return _before(given, text, now)
+        raise RequestError("since", given, _ACCEPTED) from None
     if day > now.date():
         raise RequestError("since", given, f"in the past; today is {now:%Y-%m-%d}")
     return datetime(day.year, day.month, day.day)  # noqa: DTZ001 - see above
