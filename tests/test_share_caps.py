@@ -257,7 +257,6 @@ class TestWhyImpossible:
             ("1/1000", "auto", f"1/1000 of GPU 0 is 151 MB, less than {CONTEXT}"),
             ("1/4", 500_000_000, f"a memory_cap of 500 MB is less than {CONTEXT}"),
             ("1/4", 50 * GIB, f"{FIFTY} is more than the 35.1 GiB that are ¼ of GPU 0"),
-            ("1/8", 50 * GIB, f"{FIFTY} is more than the 17.5 GiB that are ⅛ of GPU 0"),
             ("1", 200 * GIB, "a memory_cap of 200.0 GiB is more than the 140.4 GiB that GPU 0 has"),
         ],
     )
