@@ -35,20 +35,25 @@ while input() == "more":
 """
 # A program that starts one thread after another, as long as it lives.
 RESTLESS = """
-import threading, time
+import threading
 def one():
-    threading.Event().wait(0.02)
+    threading.Event().wait(0.002)
 def go():
     while True:
         threading.Thread(target=one, daemon=True).start()
-        threading.Event().wait(0.001)
+        threading.Event().wait(0.0001)
 threading.Thread(target=go, daemon=True).start()
 print("started")
 input()
 """
-# A user's look at a process that is not theirs.
+# A user who reaches for a process that is not theirs. What is imported may stand where only root
+# can go, so that comes first.
 FOREIGN = """
+import os
 from jupyter_gpu.adapters.cpu_affinity import bind
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
 pid, cpu = map(int, input().split())
 print(bind(pid, (cpu,)))
 """
@@ -114,11 +119,13 @@ def test_every_thread_of_a_process_is_bound(program, two_cpus, one_cpu):
     assert os.sched_getaffinity(0) == two_cpus
 
 
-def test_threads_that_come_and_go_meanwhile_are_bound_too(program, two_cpus, one_cpu, eventually):
+def test_threads_that_come_and_go_meanwhile_are_no_trouble(program, two_cpus, one_cpu, eventually):
     child = program(RESTLESS)
     assert child.read() == "started"
-    assert bind(child.pid, [one_cpu]) is None
-    assert eventually(lambda: affinities(child.pid)) == {frozenset({one_cpu})}
+    for _ in range(200):
+        assert bind(child.pid, two_cpus) is None
+        assert bind(child.pid, [one_cpu]) is None
+    assert eventually(lambda: affinities(child.pid) == {frozenset({one_cpu})})
 
 
 def test_a_process_is_bound_as_soon_as_it_is_there(two_cpus, one_cpu):
@@ -159,7 +166,7 @@ def test_what_cannot_be_is_a_sentence(pid, cpus, words, one_cpu):
 
 @pytest.mark.usefixtures("needs_root")
 def test_another_users_process_is_left_alone(program, one_cpu):
-    stranger = program(FOREIGN, uid=65534)
+    stranger = program(FOREIGN)
     before = os.sched_getaffinity(0)
     words = f"Process {os.getpid()} is not bound to CPUs {one_cpu}: that is not permitted."
     assert stranger.tell(f"{os.getpid()} {one_cpu}") == words

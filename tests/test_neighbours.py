@@ -173,6 +173,12 @@ def test_more_nvlinks_come_before_fewer():
     assert indices(closest(gpus(topology), 2, topology, require=False)) == [0, 2]
 
 
+def test_nvlinks_that_come_late_in_a_set_count_too():
+    links = {(0, 1): 2, (0, 2): 2, (1, 2): 4, (0, 3): 2, (1, 3): 2, (2, 3): 18}
+    topology = of_links(4, *((*pair, "node", True, count) for pair, count in links.items()))
+    assert indices(closest(gpus(topology), 3, topology, require=False)) == [0, 2, 3]
+
+
 def test_nvlink_between_all_comes_before_one_that_is_near_on_pcie():
     topology = of_links(3, (0, 1, "internal", False, None), (1, 2, "system", True, None))
     assert indices(closest(gpus(topology), 2, topology, require=False)) == [1, 2]
@@ -422,6 +428,8 @@ def test_cpus_without_a_node_and_scattered_ones_are_said_in_short():
     assert affinity_words(gpus(unknown), unknown, None) == (
         "on any CPU: which are near it is unknown"
     )
+    half = Topology((Place("GPU-0", 0, None, (0, 1)), Place("GPU-1", 1, 0, (2, 3))))
+    assert affinity_words(gpus(half), half, (0, 1, 2, 3)) == "on the CPUs near them (0-3)"
     scattered = topology_of(PAIRS)
     one = gpus(scattered, 2)
     assert affinity_words(one, scattered, cpus_near(one, scattered)) == (
