@@ -99,19 +99,24 @@ def test_everybody_has_a_file_that_everybody_may_read(place, program, needs_root
         os.umask(before)
     assert stat.S_IMODE(path_of(place).stat().st_mode) == 0o644
     assert stat.S_IMODE(path_of(place).parent.stat().st_mode) == 0o1777
-    assert program(WRITE, uid=OTHER, arguments=["given", place.directory, B, 1]).read() == "done"
+    other = program(
+        WRITE, environ={"BECOME": str(OTHER)}, arguments=["given", place.directory, B, 1]
+    )
+    assert other.read() == "done"
     users = GrantLog(place).read().users
     assert [(user.uid, user.entries[0].lease) for user in users] == [(0, A), (OTHER, B)]
 
 
-# Notes a lease so often, and says when it is done.
+# Notes a lease so often, and says when it is done; as another user once all is imported.
 WRITE = """
-import sys
+import os, sys
 from pathlib import Path
 from jupyter_gpu.adapters import grant_log
 from jupyter_gpu.adapters.grant_log import GrantLog
 from jupyter_gpu.adapters.place import Place
 from jupyter_gpu.core.leases import Owner, Record
+if "BECOME" in os.environ:
+    os.setresuid(*[int(os.environ["BECOME"])] * 3)
 kind, directory, lease, times = sys.argv[1:5]
 grant_log.SIZE_LIMIT = int(sys.argv[5]) if sys.argv[5:] else grant_log.SIZE_LIMIT
 log = GrantLog(Place(Path(directory), kind))
