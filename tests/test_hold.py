@@ -129,6 +129,18 @@ def test_where_nothing_is_leased_nothing_can_be_on_hold(capsys, monkeypatch, eig
     assert err.startswith("jupyter gpu: There are no leases on this system")
 
 
+def test_in_the_place_all_users_share_a_hold_ends_with_a_restart(
+    capsys, eight_gpus, monkeypatch, lease_directory
+):
+    from jupyter_gpu.faces.commands import hold
+
+    monkeypatch.setattr(hold, "find_place", lambda *_, **__: Place(lease_directory, "shared"))
+    out = gpu(capsys, "hold", "0", "--reason", "fan")[1]
+    assert "ends with a restart of the machine. For holds that stay, first run sudo" in " ".join(
+        out.split()
+    )
+
+
 def test_holds_of_a_simulated_machine_are_its_own(capsys, eight_gpus, monkeypatch, tmp_path):
     monkeypatch.delenv("JUPYTER_GPU_LEASE_DIR")
     monkeypatch.setattr("jupyter_gpu.adapters.place._shared_memory", lambda: tmp_path)

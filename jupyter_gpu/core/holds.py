@@ -137,8 +137,8 @@ def reason_of(given: str | None) -> str:
     words = clean(" ".join((given or "").split()))
     if not words:
         raise UsageError(
-            "A hold needs a reason, which everybody is shown:  "
-            'jupyter gpu hold 3 --reason "fan is loud"'
+            "A hold needs a reason, which everybody is shown:\n"
+            '  jupyter gpu hold 3 --reason "fan is loud"'
         )
     return words if len(words) <= REASON_LENGTH else f"{words[: REASON_LENGTH - 1]}…"
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser
+from dataclasses import replace
 from datetime import datetime
 
 from jupyter_gpu.adapters import locks, processes
 from jupyter_gpu.adapters.holds_file import change_holds
 from jupyter_gpu.adapters.machine import is_simulated
-from jupyter_gpu.adapters.place import find_place
+from jupyter_gpu.adapters.place import SETUP_COMMAND, find_place
 from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.holds import Hold, Holds, device_meant, device_name, reason_of
@@ -25,9 +26,9 @@ class PutOnHold(Command):
 
     name = "hold"
     about = (
-        "Take devices out of service: what is leased goes on, and nothing new is granted. It\n"
-        "outlives a restart of the machine. Needs root; in a lease directory of one's own, only\n"
-        "its owner. A GPU is held with its MIG devices."
+        "Take devices out of service: what is leased goes on, and nothing new is granted. A GPU\n"
+        "is held with its MIG devices. After  setup  a hold outlives a restart of the machine and\n"
+        "needs root; in any other lease directory it needs its owner or root."
     )
     example = '  sudo jupyter gpu hold 3 --reason "fan is loud"\n  jupyter gpu unhold 3'
 
@@ -64,7 +65,10 @@ class PutOnHold(Command):
             for hold in map(after.on, (device.uuid for device in devices))
             if hold is not None
         ]
-        return answer(options, {"schema": 1, "holds": rows}, _view(devices, before, overview))
+        view = _view(devices, before, overview)
+        if place.kind == "shared":
+            view = replace(view, notes=(_UNTIL_RESTART,))
+        return answer(options, {"schema": 1, "holds": rows}, view)
 
 
 def require_leases() -> None:
@@ -105,4 +109,8 @@ def _is_on(held: Device, leased: Device | None) -> bool:
     return leased is not None and held.uuid in (leased.uuid, leased.parent)
 
 
+_UNTIL_RESTART = (
+    "In this lease directory a hold ends with a restart of the machine. For holds that stay, "
+    f"first run  {SETUP_COMMAND}"
+)
 COMMAND = PutOnHold()
