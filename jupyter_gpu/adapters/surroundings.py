@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +9,6 @@ from pathlib import Path
 from jupyter_gpu.adapters import processes
 from jupyter_gpu.core.facts import MPS
 
-_DEFAULT_PIPES = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's own default
-_DAEMON = "nvidia-cuda-mps-control"
 _MARKS = ("/.dockerenv", "/run/.containerenv")
 _HOST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
 _MODULE = re.compile(r"Kernel Module.*?\s([0-9]+(?:\.[0-9]+)+)\s")
@@ -38,22 +35,7 @@ def kernel_module(path: str = "/proc/driver/nvidia/version") -> str | None:
 
 
 def find_mps(environ: Mapping[str, str]) -> MPS:
-    """Return where MPS clients of this environment look, and whether a daemon runs there.
+    """Return where MPS clients of this environment look, and whether a daemon runs there."""
+    from jupyter_gpu.adapters import mps  # noqa: PLC0415 - which asks this module for its pids
 
-    Nothing is connected to. A pipe left by a daemon of another pid namespace leaves it unknown.
-    """
-    directory = environ.get("CUDA_MPS_PIPE_DIRECTORY") or _DEFAULT_PIPES
-    if not os.path.lexists(os.path.join(directory, "control")):  # noqa: PTH118 - may not be a path
-        return MPS(directory, daemon=False)
-    pid = _pid_in(Path(directory, f"{_DAEMON}.pid"))
-    command = None if pid is None else processes.command_line(pid)
-    if command is not None and _DAEMON in command:
-        return MPS(directory, daemon=True)
-    return MPS(directory, daemon=None if has_foreign_pids() or pid is None else False)
-
-
-def _pid_in(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii").strip())
-    except (OSError, ValueError):
-        return None
+    return mps.find_mps(environ)
