@@ -19,7 +19,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +43,6 @@ _DEFAULT_PIPES, _DEFAULT_LOGS = "/tmp/nvidia-mps", "/var/log/nvidia-mps"  # noqa
 _PATIENCE_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0
 _FORCED_SECONDS = 5  # what clients get to end by themselves
-_REFUSED_SECONDS = 1.0
 _EVERY_SECONDS = 0.02
 _NOT_FOR_THE_DAEMON = ("CUDA_", "JUPYTER_GPU_")
 _MISSING = (
@@ -99,17 +98,8 @@ def find_daemon(environ: Mapping[str, str], *, home: Path | None = None) -> MPS:
     directory, which is left out where another is named. A daemon of another user serves nobody
     else, but root's serves everybody. A simulated machine has only one that is named.
 
-    Parameters
-    ----------
-    environ
-        The environment that a program would have without us.
-    home
-        The folder of the user's own daemon, where it is another than ``own_home()``.
-
-    Returns
-    -------
-    MPS
-        Where none runs, with the directory that would come first.
+    ``home`` is the folder of the user's own daemon, where it is another than ``own_home()``. Where
+    none runs, the answer has the directory that would come first.
     """
     home = home or own_home()
     named, own = environ.get(PIPE_DIRECTORY), str(home / OWN_PIPES)
@@ -145,22 +135,23 @@ def start(
         When it cannot be started, with what to do.
     """
     program, home = _program(environ), home or own_home()
-    running = status(environ, home=home)
-    if running.runs and (running.own or environ.get(PIPE_DIRECTORY)):
-        return running, False
-    _make(home)
     pipes = str(home / OWN_PIPES)
-    control = _Control(program, pipes, environ)
-    code, said = _launch(program, environ, home)
-    patience = seconds if code == 0 else min(seconds, _REFUSED_SECONDS)
-    # A refusal may mean that somebody was quicker: then there is one that answers.
-    if not _within(patience, lambda: control.pids("get_server_list") is not None):
-        why = f": {said}" if said else ""
-        raise GPUError(
-            f"{PROGRAM} -d has not come up within {seconds:g} s{why}. Its log: "
-            f"{home / OWN_LOGS}/control.log"
-        )
-    return _ask_about(pipes, environ, home), code == 0
+    control = _Control(program, pipes, environ, min(seconds, _ANSWER_SECONDS))
+
+    def answers() -> bool:
+        return bool(_look(pipes).mps.daemon) and control.pids("get_server_list") is not None
+
+    with _alone_in(home):
+        running = status(environ, home=home)
+        if running.runs and (running.own or environ.get(PIPE_DIRECTORY)):
+            return running, False
+        trouble = _launch(program, environ, home)
+        if trouble is None and not _within(seconds, answers):
+            trouble = f"it does not answer within {seconds:g} s"
+        if trouble is not None:
+            log = f"{home / OWN_LOGS}/control.log"
+            raise GPUError(f"{PROGRAM} -d does not start: {trouble}. Its log: {log}")
+    return _ask_about(pipes, environ, home), True
 
 
 def stop(
@@ -192,9 +183,11 @@ def stop(
     if not force:
         _refuse_while_used(daemon)
     reference = processes.reference(daemon.pid)
+    command, patience = "quit", seconds
+    if force:
+        command, patience = f"quit -t {_FORCED_SECONDS}", seconds + _FORCED_SECONDS
     # Whether it has obeyed is told by its end, not by what it answers.
-    _Control(program, pipes, environ).say(f"quit -t {_FORCED_SECONDS}" if force else "quit")
-    patience = seconds + (_FORCED_SECONDS if force else 0)
+    _Control(program, pipes, environ, patience).say(command)
     if not _within(patience, lambda: processes.is_alive(reference) is False):
         raise GPUError(
             f"The daemon {daemon.pid} has not ended within {patience:g} s. It ends once the last "
@@ -243,8 +236,22 @@ def _is_own(home: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == _uid()
 
 
+@contextlib.contextmanager
+def _alone_in(home: Path) -> Iterator[None]:
+    """Make the folders of this user's own daemon; others who start it wait meanwhile."""
+    import fcntl  # noqa: PLC0415 - not on Windows, which has no MPS
+
+    _make(home)
+    fd = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
 def _make(home: Path) -> None:
-    """Make the folders of this user's own daemon, closed to others."""
+    """Make the folders, closed to others."""
     try:
         with contextlib.suppress(FileExistsError):
             home.mkdir(mode=0o700)
@@ -270,8 +277,8 @@ def _program(environ: Mapping[str, str]) -> str:
     return found
 
 
-def _launch(program: str, environ: Mapping[str, str], home: Path) -> tuple[int, str]:
-    """Run the program with ``-d``; returns its status and its last line."""
+def _launch(program: str, environ: Mapping[str, str], home: Path) -> str | None:
+    """Run the program with ``-d``; returns what went wrong, None for nothing."""
     kept = {k: v for k, v in environ.items() if not k.startswith(_NOT_FOR_THE_DAEMON)}
     kept |= {PIPE_DIRECTORY: str(home / OWN_PIPES), LOG_DIRECTORY: str(home / OWN_LOGS)}
     # A file, because the daemon may keep what it gets: a pipe would never end. A session of its
@@ -290,12 +297,14 @@ def _launch(program: str, environ: Mapping[str, str], home: Path) -> tuple[int, 
                 timeout=_PATIENCE_SECONDS,
             )
         except subprocess.TimeoutExpired:
-            return 1, "it did not return"
+            return "it does not return"
         except OSError as error:
-            return 1, f"it cannot be run: {error.strerror}"
+            return f"it cannot be run: {error.strerror}"
         output.seek(0)
         lines = output.read().decode(errors="replace").strip().splitlines()
-    return done.returncode, lines[-1].strip() if lines else ""
+    if done.returncode == 0:
+        return None
+    return lines[-1].strip() if lines else f"it ended with status {done.returncode}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +314,7 @@ class _Control:
     program: str
     directory: str
     environ: Mapping[str, str]
+    seconds: float = _ANSWER_SECONDS
 
     def say(self, command: str) -> str | None:
         """Send a command to the daemon; returns its answer, None where there is none."""
@@ -316,7 +326,7 @@ class _Control:
                 cwd=os.sep,
                 env={**self.environ, PIPE_DIRECTORY: self.directory},
                 input=f"{command}\n".encode(),
-                timeout=_ANSWER_SECONDS,
+                timeout=self.seconds,
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
