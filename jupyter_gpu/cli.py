@@ -29,6 +29,7 @@ SUMMARIES = MappingProxyType(
         "remove": "remove such a kernelspec",
         "list": "list such kernelspecs",
         "doctor": "check driver, leases, servers and kernelspecs",
+        "mps": "a daemon that makes the caps of shares hard: start, stop, status",
         "setup": "make the machine-wide lease directory (root)",
         "hold": "take a device out of service (root)",
         "unhold": "put it back into service (root)",
