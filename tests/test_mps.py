@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import tempfile
 import threading
@@ -227,13 +228,15 @@ class TestFinding:
         daemon(fake.pipes)
         assert fake.find(CUDA_MPS_PIPE_DIRECTORY=str(named)).directory == str(fake.pipes)
 
-    def test_another_users_daemon_serves_nobody_else(self, fake, needs_root, program):
-        process = program(WAIT, arguments=(NAME, "-d"), uid=65534)
-        process.read()
+    def test_another_users_daemon_serves_nobody_else(self, fake, needs_root):
         fake.pipes.mkdir(parents=True)
         (fake.pipes / "control").touch()
-        (fake.pipes / f"{NAME}.pid").write_text(str(process.pid))
-        assert fake.find().daemon is False
+        waits = {"executable": "/bin/cat", "stdin": subprocess.PIPE}
+        for user, serves in ((65534, False), (0, True)):
+            with subprocess.Popen([NAME, "-"], user=user, **waits) as process:
+                (fake.pipes / f"{NAME}.pid").write_text(str(process.pid))
+                assert mps.find_mps({"CUDA_MPS_PIPE_DIRECTORY": str(fake.pipes)}).daemon is True
+                assert fake.find().daemon is serves
 
     def test_a_folder_that_is_a_link_is_not_trusted(self, fake, daemon):
         daemon(fake.folder / "elsewhere" / "pipe")
