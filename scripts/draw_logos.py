@@ -16,7 +16,12 @@ from pathlib import Path
 from jupyter_gpu.core.logo import logo
 
 KERNELSPECS = Path(__file__).resolve().parent.parent / "kernelspecs"
-SPECS = (("pytorch-cpu", 0), ("pytorch-1gpu", 1), ("pytorch-2gpus", 2))
+SPECS = (
+    ("pytorch-cpu", 0),
+    ("pytorch-quarter-gpu", "1/4"),
+    ("pytorch-1gpu", 1),
+    ("pytorch-2gpus", 2),
+)
 
 
 def main() -> None:

@@ -3,7 +3,7 @@ import argparse
 import pytest
 
 from jupyter_gpu.core.errors import UsageError
-from jupyter_gpu.core.request import OPTIONS, PLANNED, Request
+from jupyter_gpu.core.request import OPTIONS, Request
 from jupyter_gpu.faces.commands.command import Options
 from jupyter_gpu.faces.commands.request_options import (
     add_request_arguments,
@@ -22,8 +22,8 @@ def read():
 
 
 def test_every_option_of_a_request_has_its_name_with_dashes(read):
-    words = [f"--{name.replace('_', '-')}=x" for name in (*OPTIONS, *PLANNED)]
-    assert given_options(read(*words)) == dict.fromkeys((*OPTIONS, *PLANNED), "x")
+    words = [f"--{name.replace('_', '-')}=x" for name in OPTIONS]
+    assert given_options(read(*words)) == dict.fromkeys(OPTIONS, "x")
 
 
 def test_what_is_not_given_is_left_out(read):
@@ -53,3 +53,13 @@ def test_some_can_be_left_out():
     parser = argparse.ArgumentParser()
     add_request_arguments(parser, without=("on_unavailable",))
     assert not hasattr(parser.parse_args([]), "on_unavailable")
+
+
+def test_every_option_has_a_help_that_names_its_values():
+    parser = argparse.ArgumentParser()
+    add_request_arguments(parser)
+    text = " ".join(parser.format_help().split())
+    for name in OPTIONS:
+        assert f"--{name.replace('_', '-')}" in text
+    for value in ("1/4", "mig:1g.18gb", "prefer", "require", "closest", "auto", "none"):
+        assert value in text

@@ -14,8 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from jupyter_gpu.core.errors import KernelspecError
-from jupyter_gpu.core.request import OPTIONS, PLANNED, Request
+from jupyter_gpu.core.errors import KernelspecError, RequestError
+from jupyter_gpu.core.request import OPTIONS, Request
 
 PROVISIONER = "gpu-provisioner"
 PROVISIONERS = (PROVISIONER, "slurm-gpu-provisioner")
@@ -28,7 +28,9 @@ _LAUNCHERS = ("ipykernel_launcher", "ipykernel", WRAPPER)
 _DEFAULT_PROVISIONER = "local-provisioner"
 # A name that a server can list; jupyter_client accepts others only with a warning.
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-# An argument that is as like an option as --gpuz is to --gpus is a slip, and not ipykernel's own.
+# The shares that a launcher's entries are usually made for, as a person calls them.
+_SHARES = {"1/2": "half", "1/3": "third", "1/4": "quarter"}
+_NVLINK = {"require": ", NVLink", "prefer": ", NVLink preferred"}
 
 
 def pytorch(
@@ -120,26 +122,29 @@ def request_arguments(options: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def display_name(title: str, options: Mapping[str, object]) -> str:
-    """Name a kernelspec for a person: ``"PyTorch (2 GPUs)"``, ``"PyTorch (2 GPUs, waits 30m)"``."""
-    wait = options.get("wait")
+    """Name a kernelspec for a person: ``"PyTorch (¼ GPU)"``, ``"PyTorch (2 GPUs, waits 30m)"``."""
+    gpus, wait = options.get("gpus"), options.get("wait")
+    several = _amount(1 if gpus is None else gpus) not in (0, 1)
+    joined = _NVLINK.get(str(options.get("topology")), "") if several else ""
     waits = "" if wait in (None, 0, "0", "8s") else f", waits {wait}"
-    return f"{title} ({_in_words(options.get('gpus', 1))}{waits})"
+    return f"{title} ({_in_words(gpus)}{joined}{waits})"
 
 
 def default_name(stem: str, options: Mapping[str, object]) -> str:
-    """Name a kernelspec's folder: ``"pytorch-2gpus"``."""
-    return f"{stem}-{_in_a_name(options.get('gpus', 1))}"
+    """Name a kernelspec's folder: ``"pytorch-2gpus"``, ``"pytorch-quarter-gpu"``."""
+    return f"{stem}-{_in_a_name(options.get('gpus'))}"
 
 
 def stem_of(name: str, spec: Mapping[str, object]) -> str:
-    """Return an existing kernelspec's name without the number of GPUs that we put there."""
+    """Return an existing kernelspec's name without the amount of GPUs that we put there."""
     return name.removesuffix(f"-{_in_a_name(gpus_of(spec))}") if is_ours(spec) else name
 
 
 def title_of(spec: Mapping[str, object]) -> str:
-    """Return a kernelspec's display name without the number of GPUs that we put there."""
+    """Return a kernelspec's display name without the amount of GPUs that we put there."""
     title = str(spec.get("display_name") or spec.get("language") or "kernel")
-    ours = rf" \({re.escape(_in_words(gpus_of(spec)))}(, waits [^)]*)?\)$"
+    amount = re.escape(_in_words(gpus_of(spec)))
+    ours = rf" \({amount}(, NVLink( preferred)?)?(, waits [^)]*)?\)$"
     return re.sub(ours, "", title) if is_ours(spec) else title
 
 
@@ -205,16 +210,14 @@ def runs_wrapper(spec: Mapping[str, object]) -> bool:
 
 
 def gpus_of(spec: Mapping[str, object]) -> int | str:
-    """Return the number of GPUs, or ``"all"``, that a kernelspec of ours asks for."""
+    """Return the option ``gpus`` of a kernelspec of ours: 2, ``"all"``, ``"1/4"``, a profile."""
     given: object = None
     if provisioner_of(spec) in PROVISIONERS:
         given = _mapping(_stanza(spec).get("config")).get("gpus")
     elif runs_wrapper(spec):
         arguments = (part for part in argv_of(spec) if part.startswith("--gpus="))
         given = next(arguments, "--gpus=1").removeprefix("--gpus=")
-    if isinstance(given, str):
-        return int(given) if given.isascii() and given.isdigit() else given
-    return given if isinstance(given, int) else 1
+    return _amount(given if isinstance(given, (int, str)) else 1)
 
 
 def misplaced_options(spec: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
@@ -229,8 +232,7 @@ def misplaced_options(spec: Mapping[str, object]) -> tuple[tuple[str, str], ...]
         ("metadata.config", _mapping(metadata.get("config"))),
         ("metadata.kernel_provisioner", _stanza(spec)),
     )
-    names = (*OPTIONS, *PLANNED)
-    return tuple((place, name) for place, data in places for name in names if name in data)
+    return tuple((place, name) for place, data in places for name in OPTIONS if name in data)
 
 
 def unequal_options(
@@ -260,7 +262,7 @@ def _wrapped(
     """Run the wrapper where ipykernel was run, with this request instead of an earlier one."""
     old = interpreter_of(argv)
     rest = argv[len(old) + 2 :] if old is not None else ()
-    flags = tuple(f"--{name.replace('_', '-')}=" for name in (*OPTIONS, *PLANNED))
+    flags = tuple(f"--{name.replace('_', '-')}=" for name in OPTIONS)
     kept = [part for part in rest if not part.startswith(flags)]
     return [*interpreter, "-m", WRAPPER, *request_arguments(options), *kept]
 
@@ -289,17 +291,34 @@ def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
+def _amount(gpus: object) -> int | str:
+    """Return the option ``gpus`` as its reader writes it, or as it stands where nobody reads it."""
+    try:
+        return Request.parse({"gpus": gpus}).amount
+    except RequestError:
+        return gpus if isinstance(gpus, int) else str(gpus)
+
+
 def _in_words(gpus: object) -> str:
-    """Say a request's GPUs in a display name: ``"2 GPUs"``, ``"all GPUs"``, ``"no GPU"``."""
-    if str(gpus) == "0":
+    """Say a request's GPUs in a display name: ``"2 GPUs"``, ``"¼ GPU"``, ``"MIG 1g.18gb"``."""
+    try:
+        request = Request.parse({"gpus": gpus})
+    except RequestError:
+        return f"{gpus} GPUs"
+    if request.gpus == 0:
         return "no GPU"
-    return "1 GPU" if str(gpus) == "1" else f"{gpus} GPUs"
+    return request.amount_in_words() if request.profile is None else f"MIG {request.profile}"
 
 
 def _in_a_name(gpus: object) -> str:
-    """Say a request's GPUs in a folder name: ``"2gpus"``, ``"all-gpus"``, ``"cpu"``."""
-    if str(gpus) == "0":
-        return "cpu"
-    if str(gpus) == "1":
-        return "1gpu"
-    return f"{gpus}gpus" if str(gpus).isdigit() else f"{gpus}-gpus"
+    """Say a request's GPUs in a folder name: ``"2gpus"``, ``"quarter-gpu"``, ``"mig-1g.18gb"``."""
+    amount = _amount(1 if gpus is None else gpus)
+    if isinstance(amount, int):
+        return "cpu" if amount == 0 else "1gpu" if amount == 1 else f"{amount}gpus"
+    part, _, whole = amount.partition("/")
+    if whole:
+        return f"{_SHARES.get(amount, f'{part}-of-{whole}')}-gpu"
+    if amount.startswith("mig:"):
+        # "+me" says that a MIG device has media engines; a folder's name has no "+".
+        return amount.replace(":", "-").replace("+", ".")
+    return f"{amount}-gpus"

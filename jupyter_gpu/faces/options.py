@@ -47,7 +47,8 @@ class RequestOptions(HasTraits):
     gpus = Option(
         None,
         allow_none=True,
-        help='How many GPUs the kernel gets: 1 (the default), 2, … , 0, or "all".',
+        help='How many GPUs the kernel gets: 1 (the default), 2, … , 0, or "all"; a share of one, '
+        'such as "1/4"; or a MIG device by its profile, such as "mig:1g.18gb".',
     ).tag(config=True)
     devices = Option(
         None,
@@ -66,6 +67,24 @@ class RequestOptions(HasTraits):
         allow_none=True,
         help='How CUDA_VISIBLE_DEVICES names devices: "auto" (the default: indices where they '
         'are certain), "index" or "uuid".',
+    ).tag(config=True)
+    topology = Option(
+        None,
+        allow_none=True,
+        help='Whether several devices have to be joined by NVLink: "any" (the default: no '
+        'matter), "prefer" (else the closest there are) or "require".',
+    ).tag(config=True)
+    cpu_affinity = Option(
+        None,
+        allow_none=True,
+        help='Which CPUs the kernel may use: "none" (the default: no matter) or "closest" (those '
+        "of its devices' NUMA node).",
+    ).tag(config=True)
+    memory_cap = Option(
+        None,
+        allow_none=True,
+        help='The most memory that the kernel may use on each device: "auto" (the default: the '
+        'share\'s part of it), "none", or an amount such as "10GiB".',
     ).tag(config=True)
     on_unavailable = Option(
         None,

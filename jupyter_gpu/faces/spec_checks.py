@@ -8,9 +8,10 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from jupyter_gpu.adapters.machine import find_machine
 from jupyter_gpu.core import kernelspec
 from jupyter_gpu.core.checks import Check
 from jupyter_gpu.core.devices import Inventory
@@ -134,16 +135,40 @@ def _request_problems(case: _Case, inventory: Inventory) -> Iterator[_Problem]:
         yield True, str(error), case.edit
         return
     mend = case.install()
-    try:
-        for request in requests if inventory.gpus else ():
-            require_possible(request, inventory, inventory.devices)
-    except RequestError as error:
-        there = sum(leasable(gpu) and gpu.problem is None for gpu in inventory.gpus)
-        asked = request.gpus if isinstance(request.gpus, int) else there
-        mend = case.install(gpus=min(asked, there))
-        yield False, f"{error} {_OUT_OF_SIGHT}", mend
+    for request in requests if inventory.gpus else ():
+        why_not = _why_impossible(request, inventory)
+        if why_not is not None:
+            mend = case.install(**_nearest_possible(request, inventory))
+            yield False, f"{why_not} {_OUT_OF_SIGHT}", mend
+            break
     if case.ours and options is not None:
         yield from _differences(config, options, mend)
+
+
+def _why_impossible(request: Request, inventory: Inventory) -> str | None:
+    """Return why this machine can never meet a request, or None where it can."""
+    topology = None
+    if request.topology == "require":
+        with find_machine(os.environ) as machine:
+            topology = machine.topology()
+    try:
+        require_possible(request, inventory, inventory.devices, topology=topology)
+    except RequestError as error:
+        return str(error)
+    return None
+
+
+def _nearest_possible(request: Request, inventory: Inventory) -> dict[str, object]:
+    """Return the options that ask for what is most like an impossible request here."""
+    if request.topology == "require":
+        wish = replace(request, topology="any")
+        if _why_impossible(wish, inventory) is None:
+            return {**wish.as_options(), "topology": "prefer"}
+    profiles = sorted({device.profile for device in inventory.devices if device.profile})
+    if request.profile is not None and profiles:
+        return {"gpus": f"mig:{profiles[0].lower()}"}
+    there = sum(leasable(gpu) and gpu.problem is None for gpu in inventory.gpus)
+    return {"gpus": min(request.gpus, there) if isinstance(request.gpus, int) else there}
 
 
 def _differences(

@@ -33,6 +33,7 @@ class Install(Command):
     )
     example = (
         '  jupyter gpu install --gpus 2                 "PyTorch (2 GPUs)"\n'
+        '  jupyter gpu install --gpus 1/4               "PyTorch (¼ GPU)"\n'
         "  jupyter gpu install --gpus 1 --from julia-1.11\n"
         "  jupyter gpu install --python ~/venvs/new/bin/python --wait 10m"
     )
@@ -66,7 +67,7 @@ class Install(Command):
         given = given_options(options)
         request = Request.parse(given)
         _check(request)
-        written: dict[str, object] = {**given, "gpus": request.gpus}
+        written: dict[str, object] = {**given, "gpus": request.amount}
         if request.devices:
             written["devices"] = list(request.devices)
         found = kernelspecs.install(
@@ -113,8 +114,9 @@ def _check(request: Request) -> None:
     """Refuse what this machine can never give; say so where that cannot be known here."""
     with find_machine(os.environ) as machine:
         inventory = machine.read(sensors=False)
+        topology = machine.topology() if request.topology == "require" else None
     if inventory.gpus:
-        require_possible(request, inventory, inventory.devices)
+        require_possible(request, inventory, inventory.devices, topology=topology)
     elif request.gpus != 0:
         why = inventory.problem or "no GPU is here"
         explain(f"Not checked against this machine: {why}")
