@@ -105,7 +105,7 @@ class Holder:
     def attempts(self, expression):
         """What comes of an expression in this kernel: its value, or the name of its exception."""
         return self.run(
-            "import fcntl, os, struct\n"
+            "import os\n"
             f"try:\n    print({expression})\nexcept Exception as error:\n    print(type(error).__name__)"
         )
 
