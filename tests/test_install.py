@@ -18,6 +18,50 @@ def test_a_kernelspec_is_written_where_this_user_keeps_them(capsys, eight_gpus):
     assert installed("pytorch-3gpus")["metadata"]["kernel_provisioner"]["config"] == {"gpus": 3}
 
 
+@pytest.mark.parametrize("written", ["1/4", "¼", "2/8"])
+def test_a_quarter_has_the_name_that_the_wheel_gives_it(capsys, eight_gpus, written):
+    spec = gpu_json(capsys, "install", "--gpus", written)["kernelspec"]
+    assert (spec["name"], spec["display_name"]) == ("pytorch-quarter-gpu", "PyTorch (¼ GPU)")
+    assert spec["gpus"] == "1/4"
+    found = installed("pytorch-quarter-gpu")
+    assert found["metadata"]["kernel_provisioner"]["config"] == {"gpus": "1/4"}
+    assert "--gpus=1/4" in found["argv"]
+
+
+MIG_MACHINE = {
+    "gpus": [
+        {"name": "NVIDIA H200", "mig": [{"profile": "1g.18gb"}, {"profile": "3g.71gb"}]},
+        {"name": "NVIDIA H200"},
+    ]
+}
+
+
+def test_a_mig_profile_that_the_machine_has_is_installed(capsys, simulate):
+    simulate(MIG_MACHINE)
+    code, out, err = gpu(capsys, "install", "--gpus", "mig:1g.18gb")
+    assert (code, err) == (0, "")
+    assert out.startswith('Installed "PyTorch (MIG 1g.18gb)" as pytorch-mig-1g.18gb in')
+
+
+def test_a_mig_profile_that_the_machine_lacks_is_refused_with_those_it_has(capsys, simulate):
+    simulate(MIG_MACHINE)
+    code, out, err = gpu(capsys, "install", "--gpus", "mig:7g.141gb")
+    assert (code, out) == (2, "")
+    assert "MIG profiles: 1g.18gb, 3g.71gb." in " ".join(err.split())
+
+
+def test_neighbours_are_looked_for_before_they_are_promised(capsys, simulate):
+    pair = {"name": "NVIDIA H200", "links": {"1": "nvlink"}}
+    simulate({"gpus": [pair, {"name": "NVIDIA H200"}, {"name": "NVIDIA H200"}]})
+    words = ("install", "--topology", "require", "--name", "near")
+    code, out, _ = gpu(capsys, *words, "--gpus", "2")
+    assert code == 0
+    assert out.startswith('Installed "PyTorch (2 GPUs, NVLink)" as near in')
+    code, out, err = gpu(capsys, *words, "--gpus", "3")
+    assert (code, out) == (2, "")
+    assert "cannot be met here" in " ".join(err.split())
+
+
 def test_its_json_is_the_kernelspec(capsys, eight_gpus):
     spec = gpu_json(capsys, "install", "--gpus", "all")["kernelspec"]
     assert (spec["name"], spec["gpus"], spec["provisioner"]) == (
@@ -28,7 +72,10 @@ def test_its_json_is_the_kernelspec(capsys, eight_gpus):
 
 
 def test_every_option_of_the_request_stands_in_it_as_written(capsys, eight_gpus):
-    words = "--devices 4,5 --wait 10m --min-free-memory 20GiB --model H200 --identifiers uuid"
+    words = (
+        "--devices 4,5 --wait 10m --min-free-memory 20GiB --model H200 --identifiers uuid "
+        "--topology prefer --cpu-affinity closest --memory-cap 10GiB"
+    )
     assert gpu(capsys, "install", "--gpus", "2", "--name", "mine", *words.split())[0] == 0
     spec = installed("mine")
     assert spec["metadata"]["kernel_provisioner"]["config"] == {
@@ -38,8 +85,13 @@ def test_every_option_of_the_request_stands_in_it_as_written(capsys, eight_gpus)
         "min_free_memory": "20GiB",
         "model": "H200",
         "identifiers": "uuid",
+        "topology": "prefer",
+        "cpu_affinity": "closest",
+        "memory_cap": "10GiB",
     }
     assert "--devices=4,5" in spec["argv"]
+    assert {"--topology=prefer", "--cpu-affinity=closest", "--memory-cap=10GiB"} < {*spec["argv"]}
+    assert spec["display_name"] == "PyTorch (2 GPUs, NVLink preferred, waits 10m)"
 
 
 def test_names_environment_and_place_can_be_chosen(capsys, eight_gpus, tmp_path):
@@ -57,7 +109,12 @@ def test_names_environment_and_place_can_be_chosen(capsys, eight_gpus, tmp_path)
         (["--gpus", "two"], "gpus: 'two'"),
         (["--devices", "11"], "There is no device 11"),
         (["--model", "T4000"], "T4000"),
-        (["--memory-cap", "10GiB"], "'memory_cap' is not built yet"),
+        (["--gpus", "5/4"], "gpus: '5/4' is not a share"),
+        (["--gpus", "0/4"], "gpus: '0/4' is not a share"),
+        (["--gpus", "mig:1g"], "is not a MIG profile"),
+        (["--gpus", "mig:1g.18gb"], "1 MIG device 1g.18gb is asked for"),
+        (["--gpus", "1/4", "--memory-cap", "100MB"], "memory_cap of 100 MB is less than"),
+        (["--topology", "nvlink"], "topology: 'nvlink' is not one of any, prefer, require"),
         (["--slurm"], "--slurm is not built yet"),
         (["--user", "--sys-prefix"], "not allowed with"),
     ],
@@ -100,6 +157,10 @@ def test_where_no_machine_can_be_asked_it_says_so_and_installs(capsys, simulate)
     assert code == 0
     assert "Not checked against this machine" in err
     assert out.startswith("Installed")
+    code, out, err = gpu(capsys, "install", "--gpus", "mig:1g.18gb")
+    assert code == 0
+    assert "Not checked against this machine" in err
+    assert gpu(capsys, "install", "--gpus", "0")[2] == ""
 
 
 def test_a_kernelspec_that_only_servers_lease_for_says_so(capsys, eight_gpus, tmp_path):

@@ -34,13 +34,14 @@ R = {
     ("gpus", "name", "title"),
     [
         (0, "pytorch-cpu", "PyTorch (no GPU)"),
+        ("1/4", "pytorch-quarter-gpu", "PyTorch (¼ GPU)"),
         (1, "pytorch-1gpu", "PyTorch (1 GPU)"),
         (2, "pytorch-2gpus", "PyTorch (2 GPUs)"),
     ],
 )
 def test_the_sources_in_the_tree_are_what_is_built_here(gpus, name, title):
     built = kernelspec.pytorch({"gpus": gpus})
-    assert json.loads((KERNELSPECS / name / "kernel.json").read_text()) == built
+    assert json.loads((KERNELSPECS / name / "kernel.json").read_text(encoding="utf-8")) == built
     assert kernelspec.default_name(kernelspec.STEM, {"gpus": gpus}) == name
     assert built["display_name"] == title
     assert built["argv"] == [
@@ -100,10 +101,73 @@ def test_all_gpus_have_a_name_and_a_title():
     assert kernelspec.gpus_of(kernelspec.pytorch(options)) == "all"
 
 
-def test_an_entry_that_waits_says_so_and_keeps_its_title():
-    options = {"gpus": 2, "wait": "30m"}
-    assert kernelspec.display_name("PyTorch", options) == "PyTorch (2 GPUs, waits 30m)"
+def test_the_sources_in_the_tree_are_all_looked_at_here():
+    names = {"pytorch-cpu", "pytorch-quarter-gpu", "pytorch-1gpu", "pytorch-2gpus"}
+    assert {folder.name for folder in KERNELSPECS.iterdir()} == names
+
+
+@pytest.mark.parametrize(
+    ("gpus", "name", "title"),
+    [
+        ("1/2", "half-gpu", "½ GPU"),
+        ("2/4", "half-gpu", "½ GPU"),
+        ("1/3", "third-gpu", "⅓ GPU"),
+        ("¼", "quarter-gpu", "¼ GPU"),
+        ("3/8", "3-of-8-gpu", "⅜ GPU"),
+        ("3/10", "3-of-10-gpu", "3/10 GPU"),
+        ("1/1", "1gpu", "1 GPU"),
+        ("mig:1g.18gb", "mig-1g.18gb", "MIG 1g.18gb"),
+        ("mig:1g.10gb+me", "mig-1g.10gb.me", "MIG 1g.10gb+me"),
+        ("2", "2gpus", "2 GPUs"),
+        (None, "1gpu", "1 GPU"),
+        ("two", "two-gpus", "two GPUs"),
+    ],
+)
+def test_an_amount_has_a_folder_name_and_a_title(gpus, name, title):
+    options = {"gpus": gpus}
+    assert kernelspec.default_name("pytorch", options) == f"pytorch-{name}"
+    assert kernelspec.check_name(f"pytorch-{name}") == f"pytorch-{name}"
+    assert kernelspec.display_name("PyTorch", options) == f"PyTorch ({title})"
+    for provisioner in (True, False):
+        built = kernelspec.pytorch(options, provisioner=provisioner)
+        assert kernelspec.title_of(built) == "PyTorch"
+        assert kernelspec.stem_of(f"mine-{name}", built) == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"gpus": 2, "wait": "30m"}, "2 GPUs, waits 30m"),
+        ({"gpus": 2, "wait": "8s"}, "2 GPUs"),
+        ({"gpus": 2, "topology": "require"}, "2 GPUs, NVLink"),
+        ({"gpus": "4", "topology": "prefer"}, "4 GPUs, NVLink preferred"),
+        ({"gpus": "all", "topology": "require", "wait": "1h"}, "all GPUs, NVLink, waits 1h"),
+        ({"gpus": 2, "topology": "any"}, "2 GPUs"),
+        ({"gpus": 1, "topology": "require"}, "1 GPU"),
+        ({"topology": "require"}, "1 GPU"),
+        ({"gpus": "1/4", "topology": "prefer", "wait": "2m"}, "¼ GPU, waits 2m"),
+    ],
+)
+def test_an_entry_says_what_is_asked_for_beside_the_amount_and_keeps_its_title(options, said):
+    assert kernelspec.display_name("PyTorch", options) == f"PyTorch ({said})"
     assert kernelspec.title_of(kernelspec.pytorch(options)) == "PyTorch"
+
+
+def test_every_option_stands_in_the_arguments_and_in_the_configuration():
+    options = {
+        "gpus": "1/4",
+        "topology": "prefer",
+        "cpu_affinity": "closest",
+        "memory_cap": "10GiB",
+    }
+    built = kernelspec.pytorch(options)
+    assert built["argv"][3:7] == [
+        *("--gpus=1/4", "--topology=prefer", "--cpu-affinity=closest", "--memory-cap=10GiB")
+    ]
+    assert kernelspec.config_of(built) == options
+    assert kernelspec.derived(built, {"gpus": 2}, interpreter=("python",)) == kernelspec.pytorch(
+        {"gpus": 2}
+    )
 
 
 def test_without_the_provisioner_the_wrapper_alone_asks():
@@ -206,7 +270,21 @@ def test_whatever_stands_in_a_strange_kernel_json_it_is_not_ours(spec):
 
 @pytest.mark.parametrize(
     ("config", "gpus"),
-    [({"gpus": 4}, 4), ({"gpus": "4"}, 4), ({"gpus": "all"}, "all"), ({}, 1), (None, 1), (3, 1)],
+    [
+        ({"gpus": 4}, 4),
+        ({"gpus": "4"}, 4),
+        ({"gpus": "all"}, "all"),
+        ({"gpus": "¼"}, "1/4"),
+        ({"gpus": "2/8"}, "1/4"),
+        ({"gpus": "MIG:1g.18gb"}, "MIG:1g.18gb"),
+        ({"gpus": "mig:1G.18GB"}, "mig:1g.18gb"),
+        ({"gpus": -3}, -3),
+        ({"gpus": "two"}, "two"),
+        ({"gpus": [2]}, 1),
+        ({}, 1),
+        (None, 1),
+        (3, 1),
+    ],
 )
 def test_the_number_is_read_back_from_the_configuration(config, gpus):
     stanza = {"provisioner_name": "gpu-provisioner", "config": config}
@@ -236,6 +314,8 @@ def test_options_where_nothing_reads_them_are_found():
         ({"on_unavailable": "wait"}, {}, ("on_unavailable",)),
         ({"gpus": 2, "model": "H200"}, {"gpus": "1"}, ("gpus", "model")),
         ({}, {"identifiers": "uuid"}, ("identifiers",)),
+        ({"gpus": "1/4"}, {"gpus": "2/8", "topology": "any", "memory_cap": "auto"}, ()),
+        ({"gpus": "1/4"}, {"gpus": "1/3", "cpu_affinity": "closest"}, ("gpus", "cpu_affinity")),
     ],
 )
 def test_options_that_mean_different_things_in_the_two_places_are_found(config, arguments, unequal):

@@ -97,6 +97,24 @@ def test_a_pytorch_kernelspec_is_installed_for_the_user_and_listed(kernels):
     assert spec in installed()
 
 
+@pytest.mark.parametrize(
+    ("gpus", "name", "title"),
+    [
+        ("1/4", "pytorch-quarter-gpu", "PyTorch (¼ GPU)"),
+        ("mig:1g.18gb", "pytorch-mig-1g.18gb", "PyTorch (MIG 1g.18gb)"),
+    ],
+)
+def test_a_part_of_a_gpu_is_installed_listed_and_removed_like_any_other(kernels, gpus, name, title):
+    spec = install({"gpus": gpus})
+    assert (spec.name, spec.display_name, spec.gpus) == (name, title, gpus)
+    assert (spec.path / "logo-svg.svg").read_text(encoding="utf-8") == logo(gpus)
+    assert spec in installed()
+    assert KernelSpecManager().get_kernel_spec(name).display_name == title
+    two = install({"gpus": 2}, source=name)
+    assert (two.name, two.display_name) == ("pytorch-2gpus", "PyTorch (2 GPUs)")
+    assert remove(name) == spec.path
+
+
 def test_jupyter_finds_what_was_installed(kernels):
     install({"gpus": 3})
     assert "pytorch-3gpus" in KernelSpecManager().find_kernel_specs()
@@ -375,7 +393,7 @@ def test_the_wheel_brings_the_kernelspecs_their_logos_and_the_types(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     files = set(zipfile.ZipFile(wheel).namelist())
     assert "jupyter_gpu/py.typed" in files
-    for name in ("pytorch-cpu", "pytorch-1gpu", "pytorch-2gpus"):
+    for name in ("pytorch-cpu", "pytorch-quarter-gpu", "pytorch-1gpu", "pytorch-2gpus"):
         for file in ("kernel.json", "logo-svg.svg", "logo-32x32.png", "logo-64x64.png"):
             suffix = f".data/data/share/jupyter/kernels/{name}/{file}"
             assert any(path.endswith(suffix) for path in files), suffix

@@ -18,3 +18,13 @@ def test_it_lists_what_was_installed(capsys, eight_gpus):
 
 def test_it_takes_nothing_more(capsys):
     assert gpu(capsys, "list", "pytorch")[0] == 2
+
+
+def test_a_part_of_a_gpu_stands_there_as_it_is_written(capsys, eight_gpus):
+    gpu(capsys, "install", "--gpus", "2/8")
+    found = {spec["name"]: spec for spec in gpu_json(capsys, "list")["kernelspecs"]}
+    assert found["pytorch-quarter-gpu"]["gpus"] == "1/4"
+    assert found["pytorch-quarter-gpu"]["display_name"] == "PyTorch (¼ GPU)"
+    lines = gpu(capsys, "list")[1].splitlines()
+    (line,) = [line for line in lines if line.split()[:1] == ["pytorch-quarter-gpu"]]
+    assert "1/4" in line.split()

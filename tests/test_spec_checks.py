@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,42 @@ def test_what_this_machine_can_never_give_is_a_warning(write):
     assert checks("other")[0].fix == "jupyter gpu install --gpus=2 --from other --name other"
 
 
+def mended(capsys, name, machine):
+    """Run the command that a finding names; returns the kernelspec's options after it."""
+    (check,) = checks(name, machine)
+    assert check.status == "warn"
+    code, _, err = gpu(capsys, *shlex.split(check.fix)[2:])
+    assert code == 0, err
+    assert [after.status for after in checks(name, machine)] == ["ok"]
+    path = Path(os.environ["JUPYTER_DATA_DIR"]) / "kernels" / name / "kernel.json"
+    return json.loads(path.read_text())["metadata"]["kernel_provisioner"]["config"]
+
+
+def test_a_share_is_in_order(write):
+    write("quarter", argv=wrapped("--gpus=1/4"), metadata=stanza(gpus="1/4"))
+    assert [check.status for check in checks("quarter")] == ["ok"]
+
+
+def test_a_mig_profile_that_the_machine_lacks_is_mended_by_one_that_it_has(
+    capsys, write, simulate
+):
+    machine = simulate({"gpus": [{"name": "NVIDIA H200", "mig": [{"profile": "3g.71gb"}]}]})
+    write("mig", argv=wrapped("--gpus=mig:1g.18gb"), metadata=stanza(gpus="mig:1g.18gb"))
+    assert "MIG profiles: 3g.71gb." in checks("mig", machine)[0].found
+    assert mended(capsys, "mig", machine) == {"gpus": "mig:3g.71gb"}
+
+
+def test_neighbours_that_are_not_there_are_mended_by_preferring_them(capsys, write, simulate):
+    pair = {"name": "NVIDIA H200", "links": {"1": "nvlink"}}
+    machine = simulate({"gpus": [pair, {"name": "NVIDIA H200"}, {"name": "NVIDIA H200"}]})
+    for gpus in (2, 3):
+        argv = wrapped(f"--gpus={gpus}", "--topology=require")
+        write(f"near-{gpus}", argv=argv, metadata=stanza(gpus=gpus, topology="require"))
+    assert [check.status for check in checks("near-2", machine)] == ["ok"]
+    assert "cannot be met here" in checks("near-3", machine)[0].found
+    assert mended(capsys, "near-3", machine) == {"gpus": 3, "topology": "prefer"}
+
+
 def test_the_command_that_changes_a_kernelspec_changes_it_where_it_is(
     capsys, write, eight_gpus, monkeypatch, tmp_path
 ):
@@ -157,7 +194,7 @@ def test_an_option_that_one_way_lacks_is_a_difference_and_the_wrappers_own_is_no
     [
         ("--gpuz=2", "There is no option 'gpuz'."),
         ("--gpu=2", "There is no option 'gpu'."),
-        ("--memory-cap=2GiB", "The option 'memory_cap' is not built yet"),
+        ("--memory-cap=much", "memory_cap: 'much' is not"),
     ],
 )
 def test_an_argument_that_looks_like_an_option_is_named(write, argument, words):

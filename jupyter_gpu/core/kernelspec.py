@@ -124,7 +124,8 @@ def request_arguments(options: Mapping[str, object]) -> tuple[str, ...]:
 def display_name(title: str, options: Mapping[str, object]) -> str:
     """Name a kernelspec for a person: ``"PyTorch (¼ GPU)"``, ``"PyTorch (2 GPUs, waits 30m)"``."""
     gpus, wait = options.get("gpus"), options.get("wait")
-    several = _amount(1 if gpus is None else gpus) not in (0, 1)
+    amount = _amount(gpus)
+    several = amount == "all" or (isinstance(amount, int) and amount > 1)
     joined = _NVLINK.get(str(options.get("topology")), "") if several else ""
     waits = "" if wait in (None, 0, "0", "8s") else f", waits {wait}"
     return f"{title} ({_in_words(gpus)}{joined}{waits})"
@@ -312,7 +313,7 @@ def _in_words(gpus: object) -> str:
 
 def _in_a_name(gpus: object) -> str:
     """Say a request's GPUs in a folder name: ``"2gpus"``, ``"quarter-gpu"``, ``"mig-1g.18gb"``."""
-    amount = _amount(1 if gpus is None else gpus)
+    amount = _amount(gpus)
     if isinstance(amount, int):
         return "cpu" if amount == 0 else "1gpu" if amount == 1 else f"{amount}gpus"
     part, _, whole = amount.partition("/")

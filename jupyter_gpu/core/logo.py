@@ -41,6 +41,7 @@ _HEAD = (
 )
 _TOP, _BOTTOM = 12.0, 52.0  # what an outline leaves free, in both directions
 _LONGEST = 5  # signs that can still be read together
+_SHARE = re.compile(r"([0-9]{1,9})/([1-9][0-9]{0,8})")
 _SLICES = re.compile(r"\b([0-9]+g)\b")
 
 
@@ -60,12 +61,11 @@ def logo(gpus: int | str) -> str:
         One SVG document, 64 by 64, the same text for the same request.
     """
     sign = str(gpus)
-    part, _, whole = sign.partition("/")
-    slices = _SLICES.search(sign)
+    share, slices = _SHARE.fullmatch(sign), _SLICES.search(sign)
     body: tuple[str, ...]
-    if part.isdigit() and whole.isdigit() and int(whole):
+    if share is not None:
         sign = sign if len(sign) <= _LONGEST else ""
-        level = _level(min(int(part) / int(whole), 1.0))
+        level = _level(min(int(share[1]) / int(share[2]), 1.0))
         body = (_outline(GREEN, inside=DARK), level, _writing(sign, WHITE, FACE_INSIDE))
     elif slices is not None:
         edge = _outline(GREEN, dashes="9 5")
