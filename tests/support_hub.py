@@ -17,12 +17,12 @@ import subprocess
 import sys
 import sysconfig
 import time
-import uuid
 from pathlib import Path
 
 import requests
 import websocket
 from conftest import poll
+from jupyter_client.session import Session
 from support_server import Answer, free_port, wait_until
 
 CHECKOUT = Path(__file__).parent.parent
@@ -365,31 +365,9 @@ class Browser:
 
 def executed(channels, code):
     """Send code as an execute request, and gather what it prints."""
-    number, printed, open_ends = uuid.uuid4().hex, [], {"idle", "reply"}
-    header = {
-        "msg_id": number,
-        "msg_type": "execute_request",
-        "username": "",
-        "session": number,
-        "version": "5.4",
-    }
-    content = {
-        "code": code,
-        "silent": False,
-        "store_history": False,
-        "user_expressions": {},
-        "allow_stdin": False,
-        "stop_on_error": True,
-    }
-    request = {
-        "header": header,
-        "parent_header": {},
-        "metadata": {},
-        "content": content,
-        "channel": "shell",
-        "buffers": [],
-    }
-    channels.send(json.dumps(request))
+    request = Session().msg("execute_request", {"code": code, "silent": False})
+    number, printed, open_ends = request["msg_id"], [], {"idle", "reply"}
+    channels.send(json.dumps({**request, "channel": "shell", "buffers": []}, default=str))
     deadline = time.monotonic() + 30
     while open_ends:
         assert time.monotonic() < deadline, f"the kernel printed only {printed}"
