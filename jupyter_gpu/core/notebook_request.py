@@ -85,25 +85,7 @@ def combined(
         if option in given and objection is not None
     ]
     taken = {option for option in given if objections.get(option) is None}
-
-    def source(option: str) -> Request:
-        return wish if option in taken else kernelspec
-
-    amount = source("gpus")
-    request = replace(
-        kernelspec,
-        gpus=amount.gpus,
-        share=amount.share,
-        profile=amount.profile,
-        devices=source("devices").devices,
-        min_free_memory_bytes=source("min_free_memory").min_free_memory_bytes,
-        model=source("model").model,
-        wait_seconds=source("wait").wait_seconds,
-        identifiers=source("identifiers").identifiers,
-        topology=source("topology").topology,
-        cpu_affinity=source("cpu_affinity").cpu_affinity,
-        memory_cap=source("memory_cap").memory_cap,
-    )
+    request = _merged(kernelspec, wish, taken)
     return Combined(request, "notebook" if taken else "kernelspec", tuple(notices))
 
 
@@ -128,6 +110,29 @@ def _read(options: Mapping[str, object]) -> Request:
         if option not in NOTEBOOK_OPTIONS:
             raise UnknownOption(option, NOTEBOOK_OPTIONS)
     return Request.parse(options)
+
+
+def _merged(kernelspec: Request, wish: Request, taken: set[str]) -> Request:
+    """Return the kernelspec's request with the options that are taken from the notebook's."""
+
+    def source(option: str) -> Request:
+        return wish if option in taken else kernelspec
+
+    amount = source("gpus")
+    return replace(
+        kernelspec,
+        gpus=amount.gpus,
+        share=amount.share,
+        profile=amount.profile,
+        devices=source("devices").devices,
+        min_free_memory_bytes=source("min_free_memory").min_free_memory_bytes,
+        model=source("model").model,
+        wait_seconds=source("wait").wait_seconds,
+        identifiers=source("identifiers").identifiers,
+        topology=source("topology").topology,
+        cpu_affinity=source("cpu_affinity").cpu_affinity,
+        memory_cap=source("memory_cap").memory_cap,
+    )
 
 
 def _too_many(kernelspec: Request, wish: Request, title: str) -> str | None:
