@@ -39,11 +39,13 @@ def acquire(gpus: int | str = 1, *, wait: float | str = 0, **options: object) ->
     Parameters
     ----------
     gpus
-        How many, or ``"all"``; 0 gives a lease on nothing.
+        How many, or ``"all"``; a share of one, ``"1/4"``; a MIG profile, ``"mig:1g.18gb"``; 0
+        gives a lease on nothing.
     wait
         How long to wait for them, in seconds or as ``"10m"``. 0 asks once.
     **options
-        The other request options: ``devices``, ``min_free_memory``, ``model``, ``identifiers``.
+        The other request options: ``devices``, ``min_free_memory``, ``model``, ``identifiers``,
+        ``topology``, ``cpu_affinity`` (the lease then names ``cpus``), ``memory_cap``.
 
     Returns
     -------
@@ -61,7 +63,7 @@ def acquire(gpus: int | str = 1, *, wait: float | str = 0, **options: object) ->
     import os  # noqa: PLC0415 - importing this package stays cheap
 
     from jupyter_gpu.adapters.processes import command_line, reference  # noqa: PLC0415
-    from jupyter_gpu.allocator import Acquisition, acquire_now  # noqa: PLC0415
+    from jupyter_gpu.allocator import Acquisition, Caller, acquire_now  # noqa: PLC0415
     from jupyter_gpu.core.leases import Owner  # noqa: PLC0415
     from jupyter_gpu.core.request import Request  # noqa: PLC0415
     from jupyter_gpu.pool import limits_of  # noqa: PLC0415
@@ -70,7 +72,9 @@ def acquire(gpus: int | str = 1, *, wait: float | str = 0, **options: object) ->
     owner = Owner(
         "api", command=command_line(os.getpid()), processes=(reference(os.getpid()),)
     )
-    return acquire_now(Acquisition(request, owner, os.environ, limits=limits_of(os.environ)))
+    limits = limits_of(os.environ)
+    caller = Caller("api")
+    return acquire_now(Acquisition(request, owner, os.environ, limits=limits, caller=caller))
 
 
 def inventory() -> Inventory:

@@ -10,50 +10,57 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 
-from jupyter_gpu.adapters import locks, processes
+from jupyter_gpu.adapters import locks
 from jupyter_gpu.adapters.claim import Claim
 from jupyter_gpu.adapters.machine import Machine, find_machine, is_simulated
 from jupyter_gpu.adapters.place import Place, find_place
 from jupyter_gpu.adapters.store import LeaseStore
-from jupyter_gpu.core.card import obstacle
-from jupyter_gpu.core.devices import Device, Inventory
-from jupyter_gpu.core.environment import variables
-from jupyter_gpu.core.errors import ImpossibleRequest, NoDeviceAvailable
+from jupyter_gpu.candidates import Candidates, Look, Surroundings
+from jupyter_gpu.core.devices import Inventory
 from jupyter_gpu.core.layout import new_lease_id
-from jupyter_gpu.core.leases import Holdings, Owner, Record
+from jupyter_gpu.core.leases import Origin, Owner, Waiter
 from jupyter_gpu.core.policy import (
     HAD_LAST_TIME,
     HELD_ALREADY,
     Candidate,
     Choice,
     choose,
+    devices_asked,
     eligible,
-    require_possible,
 )
-from jupyter_gpu.core.queue import keep_for_earlier
-from jupyter_gpu.core.refusal import Asked, Reader, refusal
+from jupyter_gpu.core.refusal import Reader
 from jupyter_gpu.core.request import Request
+from jupyter_gpu.core.topology import Topology
+from jupyter_gpu.granting import record_of, write_down
 from jupyter_gpu.lease import Grant, HeldLease
+from jupyter_gpu.outfit import daemon_for, outfit
 from jupyter_gpu.pool import Limit, Pool, find_pool
+from jupyter_gpu.refusing import LIMIT_BUSY, refused, require_allowed, without_locks
 from jupyter_gpu.renewal import catch_up
+from jupyter_gpu.site import Site
+from jupyter_gpu.turn import Turn
 
 # The driver goes on listing a process for 100 to 200 ms after its end (measured on H200); two
 # seconds is the most that anyone is made to wait for that.
 TIDYING_SECONDS = 2.0
-HEAD_LOOKS_EVERY_SECONDS = 0.05
-OTHERS_LOOK_EVERY_SECONDS = 0.25
-_SIGN_OF_LIFE_SECONDS = 1.0
 _TRIES = 4
 # How long a lease to take over may be in the hands of its kernel, which changes it in moments.
 _BUSY_SECONDS = 2.0
-_NOT_EXCLUSIVE = "These GPUs are not exclusive here: this system has no suitable locks."
-_NOT_CHOSEN = (
-    "The kernel sees whatever there is. Nothing is exclusive here: this system has no\n"
-    "suitable locks."
-)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Where a request came from, None where that is not said, and what will run on the devices.
+
+    The Python of ``program`` says which torch reads the caps of a share; None is this one.
+    """
+
+    origin: Origin | None = None
+    program: str | None = None
 
 
 class Acquisition:
@@ -73,8 +80,8 @@ class Acquisition:
     within
         Instead, a lease of this kernel's own that the new one will become a part of: it shares the
         devices, and what is begun is given up without a trace.
-    asked
-        How the person asked, for the words of a refusal; else as the owner's kind does.
+    caller
+        Where the request came from, and what will run on the devices.
     machine, place
         Where to look instead of where the environment says.
     """
@@ -88,24 +95,26 @@ class Acquisition:
         limits: tuple[Limit, ...] = (),
         takeover: HeldLease | None = None,
         within: HeldLease | None = None,
-        asked: Asked | None = None,
+        caller: Caller | None = None,
         machine: Machine | None = None,
         place: Place | None = None,
     ) -> None:
         self.request, self.owner = request, owner
         self._environ, self._limits = environ, limits
         self._takeover, self._within = takeover or within, within
-        self._asked: Asked = asked or owner.kind
+        self._caller = caller or Caller()
         self._machine = machine or find_machine(environ)
         self._place = place or find_place(environ, simulated=is_simulated(environ))
         self._store: LeaseStore | None = None
         self._claim: Claim | None = None
         self._guard = threading.Lock()
         self._closed = False
-        self._began = time.monotonic()
-        self._last_sign = 0.0
-        self._since = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self.pause_seconds = HEAD_LOOKS_EVERY_SECONDS
+        self._turn = Turn(request, owner)
+        self._looked = 0.0
+        self._look: Look | None = None
+        self._known_topology: Topology | None = None
+        self._waiters: dict[int, Waiter] = {}
+        self._groups: tuple[str, ...] | None = None
 
     def __enter__(self) -> Acquisition:
         return self
@@ -136,11 +145,17 @@ class Acquisition:
         if self._within is None or not claim.shared:
             store.withdraw(claim)
             return
+        store.leave_queue(claim)
         # What is left of a lease is looked for where it ends; this one has never been one.
         with self._within.changing() as witness:
             if witness is not None:
                 witness.remove_record(claim.id)
             claim.close()
+
+    @property
+    def pause_seconds(self) -> float:
+        """How long to wait before the next step."""
+        return self._turn.pause_seconds
 
     @property
     def lease_id(self) -> str | None:
@@ -161,8 +176,8 @@ class Acquisition:
             When nothing could be had in the time the request waits.
         ImpossibleRequest
             When this machine can never meet the request.
-        StoreError
-            When the lease directory cannot be used.
+        StoreError, RulesError
+            When the lease directory, or the file of rules, cannot be used.
         """
         with self._guard:
             if self._closed:
@@ -179,38 +194,103 @@ class Acquisition:
 
     def _step(self) -> HeldLease | None:
         if self.request.gpus == 0:
-            nothing = Inventory("none")
-            environment = variables((), nothing, self.request.identifiers, self._environ)
-            return HeldLease(Grant((), environment))
+            nothing = outfit((), self.request, Inventory("none"), self._environ)
+            return HeldLease(Grant((), nothing.environment))
         if self._store is None and locks.possible():
             self._store = LeaseStore(self._place, write=True)
+        if self._goes_on_waiting():
+            return None
         inventory = self._machine.read(sensors=False)
         pool = find_pool(inventory, self._limits, self._environ, self._store)
         if self._store is None or not self._store.supported:
-            return self._without_locks(inventory, pool)
-        require_possible(self.request, inventory, pool.devices, pool.limited_by)
+            return without_locks(self.request, inventory, pool, self._environ, self._caller.program)
+        around = self._surroundings(self._store)
+        pool = require_allowed(self.request, inventory, pool, around)
         if self._claim is not None and self._claim.ancestors != pool.ancestors:
             self._withdraw(self._store, self._claim)  # the lease above has ended meanwhile
             self._claim = None
         self._claim = self._claim or self._new_claim(inventory, pool)
-        return None if self._claim is None else self._try(inventory, pool)
+        if self._claim is None:
+            return None
+        self._look = Look(Candidates(self.request, around, pool, self._inherited()), pool, around)
+        self._looked = time.monotonic()
+        return self._counted(inventory, self._look)
 
-    def _try(self, inventory: Inventory, pool: Pool) -> HeldLease | None:
+    def _surroundings(self, store: LeaseStore) -> Surroundings:
+        site = Site(self._place, self._environ, self._groups)
+        self._groups = site.groups
+        return Surroundings(
+            store,
+            site,
+            is_simulated(self._environ),
+            self._topology,
+            daemon_for(self.request, self._environ),
+            self._waiters,
+        )
+
+    def _topology(self) -> Topology:
+        if self._known_topology is None:
+            self._known_topology = self._machine.topology()
+        return self._known_topology
+
+    def _goes_on_waiting(self) -> bool:
+        """Return whether a look at the locks is enough to know that nothing can be had yet.
+
+        The machine and the records are read when something is unlocked, and now and then.
+        """
+        look, claim = self._look, self._claim
+        if look is None or claim is None or claim.ticket is None or self._store is None:
+            return False
+        if self._turn.over or self._turn.is_for_all(self._looked) or look.candidates.any_unlocked():
+            return False
+        self._turn.wait(self._store, claim, look)
+        return True
+
+    def _counted(self, inventory: Inventory, look: Look) -> HeldLease | None:
+        """Try, while nobody else takes one for the same user, whose leases may be counted."""
+        assert self._claim is not None
+        if not look.around.site.limited:
+            return self._try(inventory, look)
+        uid = os.getuid()
+        if not self._claim.try_user(uid):
+            return self._later((), look, LIMIT_BUSY)
+        try:
+            return self._try(inventory, look)
+        finally:
+            if self._claim is not None:
+                self._claim.leave_user(uid)
+
+    def _try(self, inventory: Inventory, look: Look) -> HeldLease | None:
         """Choose and take, a few times over where others are quicker."""
         assert self._claim is not None
+        request, pool = self.request, look.pool
+        limit = self._over_limit(look)
+        candidates = look.candidates.all(inventory, self._claim)
+        if limit is not None:
+            return self._later(candidates, look, limit)
         for _ in range(_TRIES):
-            candidates = self._candidates(inventory, pool)
             had = HAD_LAST_TIME if self._within is None else HELD_ALREADY
-            choice = choose(self.request, candidates, self._preferred(), had)
+            topology = None if request.topology == "any" else self._topology()
+            choice = choose(request, candidates, self._preferred(), had, topology)
             if choice is None:
-                return self._later(candidates, pool)
-            if self._claim.take(choice.uuids):
+                break
+            if self._claim.take(choice.uuids, request.units, pool.capacity):
                 # Read again under the lock: somebody may have begun since the first look.
                 inventory = self._machine.read(sensors=False)
-                if self._still_free(choice, inventory, pool):
-                    return self._granted(choice, inventory, pool)
-                self._claim.keep_only(self._inherited())
-        return self._later(self._candidates(inventory, pool), pool)
+                if look.candidates.still_free(choice.uuids, inventory):
+                    return self._granted(choice, inventory, look)
+                self._claim.put_back(self._inherited())
+            candidates = look.candidates.all(inventory, self._claim)
+        return self._later(candidates, look)
+
+    def _over_limit(self, look: Look) -> str | None:
+        assert self._store is not None
+        site = look.around.site
+        if not site.limited:
+            return None
+        wanted = devices_asked(self.request, eligible(self.request, look.pool.devices))
+        own = () if self._takeover is None else (self._takeover.id,)
+        return site.over_limit(self._store.holdings(), wanted, (*look.pool.ancestors, *own))
 
     def _new_claim(self, inventory: Inventory, pool: Pool) -> Claim | None:
         """Return a claim to begin with; None while the lease to take over is being changed."""
@@ -223,166 +303,76 @@ class Acquisition:
                     same = old.ancestors == pool.ancestors
                     claim = old.share(new_lease_id()) if same else None
                     if claim is not None:
-                        claim.adopt(old.uuids)
+                        claim.adopt(old.holding)
                         return claim
-                elif not self._takeover.released and time.monotonic() < self._began + _BUSY_SECONDS:
+                elif not self._takeover.released and self._turn.waited_seconds < _BUSY_SECONDS:
                     return None
             self._takeover = None
         return self._store.new_claim(pool.ancestors)
 
-    def _inherited(self) -> tuple[str, ...]:
-        devices = () if self._takeover is None else self._takeover.devices
-        return tuple(device.uuid for device in devices if device.uuid is not None)
+    def _inherited(self) -> dict[str, int]:
+        """Return what the lease to take over holds already, in units."""
+        claim = None if self._takeover is None else self._takeover.claim
+        return {} if claim is None else dict(claim.holding)
 
     def _preferred(self) -> tuple[str, ...]:
         assert self._store is not None
-        return self._inherited() or self._store.recent_devices(self.owner.notebook)
+        return tuple(self._inherited()) or self._store.recent_devices(self.owner.notebook)
 
-    def _candidates(self, inventory: Inventory, pool: Pool) -> tuple[Candidate, ...]:
-        assert self._store is not None
-        assert self._claim is not None
-        inherited = self._inherited()
-        candidates = []
-        for device in pool.devices:
-            if device.uuid in inherited:
-                candidates.append(Candidate(device))
-            elif device.uuid is not None and not self._store.is_free(pool.ancestors, device.uuid):
-                candidates.append(Candidate(device, "leased"))
-            else:
-                current = inventory.find(device.uuid) if device.uuid else None
-                candidates.append(self._on_card(current or device, pool))
-        if self._claim.ticket is None and not self._store.anyone_waits():
-            return tuple(candidates)
-        if self._claim.ticket is not None and not self._claim.someone_before():
-            return tuple(candidates)
-        own = self._claim.ticket
-        before = [
-            waiter
-            for waiter in self._store.holdings().waiters
-            if waiter.record.ancestors == pool.ancestors
-            and waiter.record.id != self._claim.id
-            and (own is None or (waiter.record.ticket or 0) < own)
-        ]
-        # What is one's own already is nobody else's to take.
-        theirs = tuple(
-            Candidate(c.device, "leased") if c.device.uuid in inherited else c for c in candidates
-        )
-        pairs = zip(candidates, keep_for_earlier(theirs, before), strict=True)
-        return tuple(own if own.device.uuid in inherited else kept for own, kept in pairs)
-
-    def _on_card(self, device: Device, pool: Pool) -> Candidate:
-        simulated = is_simulated(self._environ)
-        infos = (
-            processes.named_by_driver(process.pid, device.minor, simulated=simulated)
-            for process in device.processes
-        )
-        known = {info.pid: info for info in infos if info is not None}
-        found = obstacle(
-            device,
-            known,
-            ours=pool.relatives,
-            min_free_memory_bytes=self.request.min_free_memory_bytes,
-        )
-        if found is None:
-            return Candidate(device)
-        return Candidate(device, found.sentence, found.passing)
-
-    def _still_free(self, choice: Choice, inventory: Inventory, pool: Pool) -> bool:
-        inherited = self._inherited()
-        current = (inventory.find(uuid) for uuid in choice.uuids if uuid not in inherited)
-        return all(
-            device is not None and self._on_card(device, pool).reason is None for device in current
-        )
-
-    def _later(self, candidates: tuple[Candidate, ...], pool: Pool) -> HeldLease | None:
+    def _later(
+        self, candidates: tuple[Candidate, ...], look: Look, limit: str | None = None
+    ) -> HeldLease | None:
         """Decide between waiting (None) and refusing (raises)."""
         assert self._store is not None
         assert self._claim is not None
-        waited = time.monotonic() - self._began
-        if waited < self.request.wait_seconds:
-            self._stand_in_line(candidates, pool)
+        waited = self._turn.waited_seconds
+        if limit is LIMIT_BUSY and waited < _BUSY_SECONDS:
             return None
-        if waited < TIDYING_SECONDS:
+        if waited < self.request.wait_seconds:
+            self._turn.wait(self._store, self._claim, look)
+            return None
+        if waited < TIDYING_SECONDS and limit is None:
             tidied = tuple(Candidate(c.device) if c.passing else c for c in candidates)
-            if choose(self.request, tidied) is not None:
+            if choose(self.request, tidied, topology=self._topology_if_asked()) is not None:
                 return None
-        holdings = self._store.holdings([device.uuid or "" for device in pool.devices])
-        own = None if self._takeover is None else self._takeover.id
-        others = Holdings(
-            # The lease above is what the pool is, and one's own is no obstacle.
-            tuple(one for one in holdings.leases if one.record.id not in (*pool.ancestors, own)),
-            tuple(w for w in holdings.waiters if w.record.id != self._claim.id),
-            holdings.unclaimed,
+        own = {*look.pool.ancestors, self._claim.id}
+        own |= set() if self._takeover is None else {self._takeover.id or ""}
+        reader = Reader(
+            "magic" if self._caller.origin == "magic" else self.owner.kind,
+            look.around.site.user,
+            datetime.now().astimezone(),
+            tuple(self._inherited()),
         )
-        notes = () if pool.limited_by is None else (f"The pool is limited by {pool.limited_by}.",)
-        user = processes.user_name(os.getuid())
-        reader = Reader(self._asked, user, datetime.now().astimezone(), self._inherited())
-        raise NoDeviceAvailable(refusal(self.request, candidates, others, reader, notes))
+        raise refused(self.request, candidates, look, own, reader, limit)
 
-    def _stand_in_line(self, candidates: tuple[Candidate, ...], pool: Pool) -> None:
+    def _topology_if_asked(self) -> Topology | None:
+        return None if self.request.topology == "any" else self._topology()
+
+    def _granted(self, choice: Choice, inventory: Inventory, look: Look) -> HeldLease:
         assert self._store is not None
         assert self._claim is not None
-        now = time.monotonic()
-        if self._claim.ticket is None:
-            devices = eligible(self.request, tuple(c.device for c in candidates))
-            record = Record(
-                id=self._claim.id,
-                owner=self.owner,
-                since=self._since,
-                request=self.request,
-                ancestors=pool.ancestors,
-                ticket=self._claim.line_up(),
-                could_use=tuple(device.uuid for device in devices if device.uuid is not None),
-            )
-            self._store.publish(self._claim, record)
-            self._last_sign = now
-        elif now - self._last_sign >= _SIGN_OF_LIFE_SECONDS:
-            self._store.show_life(self._claim)
-            self._last_sign = now
-        behind = self._claim.someone_before()
-        self.pause_seconds = OTHERS_LOOK_EVERY_SECONDS if behind else HEAD_LOOKS_EVERY_SECONDS
-
-    def _granted(self, choice: Choice, inventory: Inventory, pool: Pool) -> HeldLease:
-        assert self._store is not None
-        assert self._claim is not None
-        self._claim.leave_queue()
-        self._claim.keep_only(choice.uuids)
-        record = Record(
-            id=self._claim.id,
-            owner=self.owner,
-            since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            request=self.request,
-            uuids=choice.uuids,
-            indices=tuple(device.index for device in choice.devices),
-            ancestors=pool.ancestors,
-            because=choice.because,
+        request, pool = self.request, look.pool
+        self._store.leave_queue(self._claim)
+        self._claim.keep_only(choice.uuids, request.units)
+        fitted = outfit(
+            choice.devices,
+            request,
+            inventory,
+            self._environ,
+            program=self._caller.program,
+            mps=look.around.mps,
+            topology=self._topology() if request.cpu_affinity == "closest" else None,
         )
-        self._store.publish(self._claim, record)
-        self._store.remember_devices(self.owner.notebook, choice.uuids)
-        # A grant leaves one record behind at most and a sweep takes many, so one grant in sixteen,
-        # as its random id falls, keeps the directory clean and the others pay nothing.
-        if self._claim.id.endswith("0"):
-            self._store.sweep()
-        environment = variables(choice.devices, inventory, self.request.identifiers, self._environ)
+        record = record_of(
+            self._claim, request, self.owner, choice, look, fitted, self._caller.origin
+        )
+        write_down(self._store, self._claim, record, logged=self._within is None)
         limits = () if pool.limited_by is None else (pool.limited_by,)
-        waited = time.monotonic() - self._began
-        grant = Grant(choice.devices, environment, record, self._claim, limits, waited)
+        waited = self._turn.waited_seconds
+        grant = Grant(
+            choice.devices, fitted.environment, record, self._claim, limits, waited, fitted.cpus
+        )
         return HeldLease(grant, self._place)
-
-    def _without_locks(self, inventory: Inventory, pool: Pool) -> HeldLease:
-        """Choose without leasing, where this system has no such locks: kernels still start."""
-        choice = choose(self.request, tuple(self._on_card(d, pool) for d in pool.devices))
-        if choice is not None:
-            environment = variables(
-                choice.devices, inventory, self.request.identifiers, self._environ
-            )
-            return HeldLease(Grant(choice.devices, environment, caution=_NOT_EXCLUSIVE))
-        try:
-            require_possible(self.request, inventory, pool.devices, pool.limited_by)
-            why = f"{self.request.in_words()}: not free now."
-        except ImpossibleRequest as error:
-            why = str(error)
-        return HeldLease(Grant((), {}, caution=f"No GPU was chosen. {why}\n{_NOT_CHOSEN}"))
 
 
 def acquire_now(acquisition: Acquisition) -> HeldLease:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from jupyter_gpu.adapters import device_files, surroundings
 from jupyter_gpu.adapters.cuda_child import ask_in_child
 from jupyter_gpu.adapters.installed import installed_libraries
+from jupyter_gpu.adapters.mps import find_mps
 from jupyter_gpu.core.facts import DriverAnswer, Facts
 from jupyter_gpu.core.overview import Overview
 
@@ -30,7 +31,7 @@ def gather(environ: Mapping[str, str], overview: Overview) -> Facts:
         installed=installed_libraries(),
         users=device_files.users_of(minors, ours=os.getpid()) if real else (),
         sees_everybody=getattr(os, "geteuid", lambda: 1)() == 0 and not foreign,
-        mps=surroundings.find_mps(environ),
+        mps=find_mps(environ),
         container=surroundings.in_container(environ),
         foreign_pids=foreign,
         kernel_module=surroundings.kernel_module() if real else None,

@@ -9,6 +9,7 @@ front end try again and again.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import sys
@@ -20,6 +21,7 @@ from jupyter_gpu.adapters.inherited import keep_from_programs, take_inherited_le
 from jupyter_gpu.core.variables import ANNOUNCE, LEASE_FD, NOTICE, POOL, PROVISIONED, STARTER
 
 if TYPE_CHECKING:
+    from jupyter_gpu.core.leases import Origin
     from jupyter_gpu.core.request import Request
     from jupyter_gpu.lease import HeldLease
 
@@ -30,12 +32,15 @@ _OWN_OPTIONS = (
     "model",
     "wait",
     "identifiers",
+    "topology",
+    "cpu-affinity",
+    "memory-cap",
     "on-unavailable",
 )
-_LATER_OPTIONS = ("topology", "cpu-affinity", "memory-cap")
 _IPYKERNELS = ("ip", "hb", "gui", "ext", "debug", "quiet", "shell", "iopub", "stdin", "control")
 _KERNEL_ID = re.compile(r"kernel-([0-9a-fA-F-]+)\.json$")
 FRAMEWORK = "JUPYTER_GPU_FRAMEWORK"
+_SESSION_NAME = "JPY_SESSION_NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +84,12 @@ def read_arguments(argv: list[str]) -> Arguments:
 
 
 def _is_option(key: str) -> bool:
-    """Tell whether a word is one of our options, of this release or a later one, or nearly.
+    """Tell whether a word is one of our options, or nearly.
 
     A misspelt one is taken too, so that reading the request refuses it by name: ipykernel would
     pass over it in silence, or end.
     """
-    if key in _OWN_OPTIONS or key in _LATER_OPTIONS:
+    if key in _OWN_OPTIONS:
         return True
     if "." in key or key in _IPYKERNELS:
         return False
@@ -146,7 +151,7 @@ def _lease_here(arguments: Arguments) -> str | None:
     trouble = wish.trouble
     try:
         if wish.request is not None:
-            return _acquired(wish.request, arguments).caution
+            return _acquired(wish.request, arguments, "magic").caution
     except GPUError as error:
         trouble = error
     assert isinstance(trouble, GPUError), "neither a request nor a trouble"
@@ -157,33 +162,38 @@ def _lease_here(arguments: Arguments) -> str | None:
 
 def _asked_for(arguments: Arguments) -> tuple[HeldLease | None, str | None]:
     """Lease what the command line asks for; returns the lease, and what the person must be told."""
+    from jupyter_gpu.asking import asked_for  # noqa: PLC0415 - only without provisioner
     from jupyter_gpu.core.errors import GPUError, NoDeviceAvailable  # noqa: PLC0415
-    from jupyter_gpu.core.request import Request  # noqa: PLC0415
     from jupyter_gpu.core.variables import VISIBLE  # noqa: PLC0415
 
+    request = None
     try:
-        request = Request.parse(arguments.options)
+        # Jupyter servers without our provisioner name the notebook; other front ends do not.
+        asked = asked_for(arguments.options, os.environ, os.environ.get(_SESSION_NAME))
+        request = asked.request
         if request.on_unavailable == "wait":
-            request = Request.parse({**arguments.options, "wait": _FOR_EVER_SECONDS})
-        lease = _acquired(request, arguments)
+            request = dataclasses.replace(request, wait_seconds=_FOR_EVER_SECONDS)
+        lease = _acquired(request, arguments, asked.origin)
     except GPUError as error:
-        if isinstance(error, NoDeviceAvailable) and request.on_unavailable == "error":
+        refused = isinstance(error, NoDeviceAvailable) and request is not None
+        if refused and request is not None and request.on_unavailable == "error":
             sys.exit(f"{error}\nThe kernel was not started, because on_unavailable is error.")
         os.environ[VISIBLE] = "-1"
         return None, f"This kernel has no GPU.\n{error}"
     except Exception as error:  # noqa: BLE001 - the outermost edge: an exit is a restart loop
         os.environ[VISIBLE] = "-1"
         return None, f"This kernel has no GPU. Leasing failed: {type(error).__name__}: {error}"
-    return lease, lease.caution
+    return lease, "\n".join(filter(None, [*asked.notices, lease.caution])) or None
 
 
 _FOR_EVER_SECONDS = 10**8
 
 
-def _acquired(request: Request, arguments: Arguments) -> HeldLease:
+def _acquired(request: Request, arguments: Arguments, origin: Origin) -> HeldLease:
     """Lease, set the variables, and leave the lease to this process, with which it ends."""
+    from jupyter_gpu.adapters.cpu_affinity import bind  # noqa: PLC0415
     from jupyter_gpu.adapters.processes import reference  # noqa: PLC0415
-    from jupyter_gpu.allocator import Acquisition, acquire_now  # noqa: PLC0415
+    from jupyter_gpu.allocator import Acquisition, Caller, acquire_now  # noqa: PLC0415
     from jupyter_gpu.core.environment import merged  # noqa: PLC0415
     from jupyter_gpu.core.leases import Owner  # noqa: PLC0415
     from jupyter_gpu.pool import limits_of, written_limits  # noqa: PLC0415
@@ -196,7 +206,10 @@ def _acquired(request: Request, arguments: Arguments) -> HeldLease:
         processes=(reference(os.getpid()),),
     )
     limits = limits_of(os.environ)
-    lease = acquire_now(Acquisition(request, owner, os.environ, limits=limits))
+    caller = Caller(origin)
+    lease = acquire_now(Acquisition(request, owner, os.environ, limits=limits, caller=caller))
+    if lease.cpus is not None:
+        bind(os.getpid(), lease.cpus)  # where it cannot, the kernel runs on any CPU
     environment = merged(os.environ, lease.environment)
     # The descriptor is not inherited by programs, where its number would mean anything.
     for name in (LEASE_FD, STARTER, POOL):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from jupyter_gpu.adapters.claim import Claim
+from jupyter_gpu.adapters.grant_log import GrantLog
 from jupyter_gpu.adapters.place import Place
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.adapters.witness import Witness
@@ -26,7 +27,8 @@ class Grant:
     """What an allocator granted: the devices, the variables, and the words about it.
 
     ``limits`` are sentences about what the pool was cut down to, and why; ``caution`` one for the
-    person where this system has no locks, so that nothing is leased.
+    person where this system has no locks, so that nothing is leased. ``cpus`` are the numbers of
+    the CPUs that a program on the devices is to run on, None for all.
     """
 
     devices: tuple[Device, ...]
@@ -35,6 +37,7 @@ class Grant:
     claim: Claim | None = None
     limits: tuple[str, ...] = ()
     waited_seconds: float = 0.0
+    cpus: tuple[int, ...] | None = None
     caution: str | None = None
 
 
@@ -123,6 +126,11 @@ class HeldLease:
         return self._grant.waited_seconds
 
     @property
+    def cpus(self) -> tuple[int, ...] | None:
+        """The CPUs near the devices, where that was asked for and is known; else None."""
+        return self._grant.cpus
+
+    @property
     def pass_fds(self) -> tuple[int, ...]:
         """The descriptors that a process which uses the devices inherits."""
         claim = self._grant.claim
@@ -161,7 +169,7 @@ class HeldLease:
     ) -> None:
         """Take note that the lease is on these devices by now; called while ``changing``."""
         self._grant = dataclasses.replace(
-            self._grant, devices=devices, environment=environment, record=record
+            self._grant, devices=devices, environment=environment, record=record, cpus=None
         )
 
     def describe(self, change: Callable[[Owner], Owner]) -> None:
@@ -247,7 +255,10 @@ def _end(claim: Claim, place: Place) -> None:
         return
     try:
         with _reopened(place) as store:
+            lease_id, nested = claim.id, bool(claim.ancestors)
             store.withdraw(claim)
+            if not nested and not store.is_live(lease_id):  # workers may keep it
+                GrantLog(place).ended(lease_id, exact=True)
     except StoreError:  # the directory is gone or spoilt: the lock can be given up alone
         claim.close()
 

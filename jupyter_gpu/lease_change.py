@@ -12,6 +12,7 @@ from types import TracebackType
 
 from jupyter_gpu.adapters import processes
 from jupyter_gpu.adapters.claim import Claim
+from jupyter_gpu.adapters.grant_log import GrantLog
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.adapters.witness import Witness
 from jupyter_gpu.core.devices import Device, Inventory
@@ -106,8 +107,11 @@ class LeaseChange:
             if keep:
                 self._require_no_workers(record.uuids)
                 self._publish(witness, record)
-                self._claim.adopt(record.uuids)
-                self._claim.keep_only(record.uuids)
+                self._claim.adopt(new.holding)
+                self._claim.keep_only(record.uuids, record.units)
+                if not record.ancestors:
+                    granted = dataclasses.replace(record, id=self.lease_id)
+                    GrantLog(self._own.place).granted(granted, granted.share)
         finally:
             witness.remove_record(record.id)
             new.close()
@@ -123,6 +127,8 @@ class LeaseChange:
         self._require_no_workers(())
         self._publish(witness, Record(self.lease_id, self.owner, "", Request(gpus=0)))
         self._claim.keep_only(())
+        if not self._own.record.ancestors:
+            GrantLog(self._own.place).ended(self.lease_id, exact=True)
 
     def _publish(self, witness: Witness, granted: Record) -> None:
         written = witness.own_record(self.lease_id) or self._own.record
@@ -133,7 +139,9 @@ class LeaseChange:
                 request=granted.request,
                 uuids=granted.uuids,
                 indices=granted.indices,
+                units=granted.units,
                 because=granted.because,
+                origin=granted.origin,
             )
         )
 

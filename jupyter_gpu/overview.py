@@ -14,9 +14,10 @@ from jupyter_gpu.adapters.machine import Machine, find_machine, is_simulated
 from jupyter_gpu.adapters.place import find_place, safety
 from jupyter_gpu.core.devices import Inventory
 from jupyter_gpu.core.errors import SimulationError, StoreError
+from jupyter_gpu.core.holds import Holds
 from jupyter_gpu.core.leases import Holdings
 from jupyter_gpu.core.notes import pool_notes
-from jupyter_gpu.core.overview import Leasing, Overview, SeenProcess
+from jupyter_gpu.core.overview import Leasing, Overview, RulesShown, SeenProcess
 from jupyter_gpu.core.variables import VISIBLE
 from jupyter_gpu.core.visibility import Visible, read, visible
 
@@ -51,6 +52,8 @@ def read_overview(
         holdings,
         leasing,
         _processes_on(inventory),
+        holds=_read_holds(environ),
+        rules=_read_rules(environ, inventory, holdings),
     )
 
 
@@ -97,6 +100,29 @@ def _read_leases(environ: Mapping[str, str], inventory: Inventory) -> tuple[Hold
             return store.holdings(uuids), Leasing(directory, warning=safety(place))
     except StoreError as error:
         return Holdings(), Leasing(directory, exclusive=False, problem=str(error))
+
+
+def _read_holds(environ: Mapping[str, str]) -> Holds:
+    if sys.platform != "linux":
+        return Holds()
+    from jupyter_gpu.adapters.holds_file import read_holds  # noqa: PLC0415 - as the store
+
+    return read_holds(find_place(environ, simulated=is_simulated(environ)))
+
+
+def _read_rules(
+    environ: Mapping[str, str], inventory: Inventory, holdings: Holdings
+) -> RulesShown | None:
+    if sys.platform != "linux":
+        return None
+    from jupyter_gpu.adapters.rules_file import find_rules_path  # noqa: PLC0415 - as the store
+
+    place = find_place(environ, simulated=is_simulated(environ))
+    if find_rules_path(place, environ) is None:
+        return None  # and readers are quick
+    from jupyter_gpu.site import rules_shown  # noqa: PLC0415 - only where there are rules
+
+    return rules_shown(place, environ, inventory, holdings)
 
 
 def _processes_on(inventory: Inventory) -> tuple[SeenProcess, ...]:

@@ -15,6 +15,7 @@ from jupyter_gpu.adapters import processes
 from jupyter_gpu.adapters.machine import is_simulated
 from jupyter_gpu.adapters.place import Place, find_place
 from jupyter_gpu.adapters.witness import Witness
+from jupyter_gpu.core.environment import without_caps
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.leases import Owner, Record
 from jupyter_gpu.core.variables import LEASE
@@ -58,7 +59,7 @@ def find_own_lease(environ: Mapping[str, str], place: Place | None = None) -> Ow
 
 def above(environ: Mapping[str, str], own: OwnLease | None) -> dict[str, str]:
     """Return the environment of this process as it would be without the lease of its own."""
-    result = dict(environ)
+    result = dict(environ) if own is None else without_caps(environ)
     if own is not None:
         result.pop(LEASE, None)
         if own.record.ancestors:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.devices import Device, Inventory
+from jupyter_gpu.core.layout import DEVICE_UNITS
 from jupyter_gpu.core.variables import LEASE, VISIBLE
 from jupyter_gpu.core.visibility import read
 
@@ -26,12 +27,15 @@ class Pool:
 
     ``ancestors`` are the leases above, outermost first; ``limited_by`` names what cut the pool
     down, None where nothing did; ``relatives`` are pids that belong to the lease above.
+    ``capacity`` is how much of each device there is, in units: less than the whole below a lease
+    on a share.
     """
 
     devices: tuple[Device, ...]
     ancestors: tuple[str, ...] = ()
     limited_by: str | None = None
     relatives: tuple[int, ...] = ()
+    capacity: int = DEVICE_UNITS
 
 
 def limits_of(
@@ -75,6 +79,7 @@ def find_pool(
         words.append(f"{VISIBLE}={limit.value} in {limit.source}")
     ancestors: tuple[str, ...] = ()
     relatives: tuple[int, ...] = ()
+    capacity = DEVICE_UNITS
     above = environ.get(LEASE)
     if store is not None and above and store.is_live(above):
         record = store.own_live_record(above)
@@ -83,9 +88,10 @@ def find_pool(
         if record is not None:
             ancestors = (*record.ancestors, above)
             held = tuple(u for u in record.uuids if not store.is_free(record.ancestors, u))
+            capacity = record.units
             relatives = tuple(process.pid for process in record.owner.processes)
         devices = tuple(device for device in devices if device.uuid in held)
         words.append("the lease that this program runs under")
-    if devices == inventory.devices:
+    if devices == inventory.devices and capacity == DEVICE_UNITS:
         words = []
-    return Pool(devices, ancestors, " and ".join(words) or None, relatives)
+    return Pool(devices, ancestors, " and ".join(words) or None, relatives, capacity)

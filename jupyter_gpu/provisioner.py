@@ -12,24 +12,26 @@ import dataclasses
 import os
 import time
 import weakref
-from string import Template
 from typing import Any
 
 from jupyter_client.provisioning import LocalProvisioner
 
+from jupyter_gpu.adapters.cpu_affinity import bind
 from jupyter_gpu.adapters.process_end import call_at_end
 from jupyter_gpu.adapters.processes import reference
-from jupyter_gpu.allocator import Acquisition
+from jupyter_gpu.allocator import Acquisition, Caller
+from jupyter_gpu.asking import Asked, asked_for
 from jupyter_gpu.core.environment import merged
 from jupyter_gpu.core.errors import GPUError, StoreError, UnknownOption
-from jupyter_gpu.core.leases import Owner
+from jupyter_gpu.core.leases import Origin, Owner
 from jupyter_gpu.core.refusal import short_lines
-from jupyter_gpu.core.request import OPTIONS, PLANNED, Request
+from jupyter_gpu.core.request import OPTIONS, Request
 from jupyter_gpu.core.variables import POOL, PROVISIONED, STARTER, STARTS_AGAIN
 from jupyter_gpu.faces import server
 from jupyter_gpu.faces.following import follow
 from jupyter_gpu.faces.options import WAIT_HELP, OptionBesideMethod, RequestOptions
 from jupyter_gpu.faces.refused import KernelRefused, without_our_traces
+from jupyter_gpu.faces.spec_launch import environments, origin_of, program_of
 from jupyter_gpu.faces.stepping import step_to_the_end
 from jupyter_gpu.lease import HeldLease, notice_of
 from jupyter_gpu.pool import Limit, limits_of, written_limits
@@ -107,6 +109,7 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             server.forget_start(self.parent, self.kernel_id)
             raise
         self._launched = True
+        self._bind_to_cpus()
         await asyncio.to_thread(self._name_kernel_process)
         return information
 
@@ -172,10 +175,13 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             await asyncio.to_thread(self._look_at_lease, launch_env)
         if wish is not None:
             trouble = await self._grant(wish, launch_env)
+        notices: tuple[str, ...] = ()
         if not held and (wish is None or trouble is not None):
-            self._lease = await self._acquire(launch_env, self._granted_wish or self._request())
+            asked = await asyncio.to_thread(self._asked, launch_env)
+            self._lease = await self._acquire(launch_env, asked.request, origin=asked.origin)
+            notices = asked.notices
         if wish is None or trouble is None:
-            return None
+            return "\n".join(notices) or None
         self.log.warning("GPU: kernel %s did not get what it wished: %s", self.kernel_id, trouble)
         assert self._lease is not None, "leased above"
         return not_granted(wish, trouble, devices_in_words(self._lease.devices))
@@ -186,7 +192,7 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         try:
             if wish.request is None:
                 return wish.trouble
-            lease = await self._acquire(launch_env, wish.request, wished=True)
+            lease = await self._acquire(launch_env, wish.request, origin="magic")
         except GPUError as error:
             return error
         self._lease, self._granted_wish = lease, wish.request
@@ -200,8 +206,9 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         assert lease is not None, "called for a restart"
         before = lease.devices
         try:
-            base, spec_env = self._environments(launch_env)
-            renew(lease, {**base, **spec_env}, self._request().identifiers)
+            base, spec_env = environments(self.kernel_spec, launch_env)
+            identifiers = Request.parse(self.given_options()).identifiers
+            renew(lease, {**base, **spec_env}, identifiers, program_of(self.kernel_spec))
         except StoreError as error:
             self.log.warning("GPU: %s", error)
         if lease.devices != before and lease.record is not None:
@@ -210,18 +217,11 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             self.log.info("GPU: kernel %s has %s by now", self.kernel_id, words)
         self._name_lingering_workers()
 
-    def _environments(
-        self, launch_env: dict[str, str] | None
-    ) -> tuple[dict[str, str], dict[str, str]]:
-        base = dict(os.environ if launch_env is None else launch_env)
-        # As jupyter_client does for the kernel itself: ${NAME} is the launch environment's.
-        written = {} if self.kernel_spec is None else self.kernel_spec.env
-        return base, {name: Template(text).safe_substitute(base) for name, text in written.items()}
-
     async def _acquire(
-        self, launch_env: dict[str, str] | None, request: Request, *, wished: bool = False
+        self, launch_env: dict[str, str] | None, request: Request, *, origin: Origin
     ) -> HeldLease:
-        base, spec_env = self._environments(launch_env)
+        wished = origin == "magic"
+        base, spec_env = environments(self.kernel_spec, launch_env)
         self._limits = limits_of(base, spec_env)
         notebook = server.notebook_at_start(self.parent, base)
         owner = Owner(
@@ -239,7 +239,7 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             {**base, **spec_env},
             limits=self._limits,
             takeover=takeover,
-            asked="magic" if wished else None,
+            caller=Caller(origin, program_of(self.kernel_spec)),
         )
         try:
             lease = await step_to_the_end(acquisition, self)
@@ -250,12 +250,18 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         self._log_grant(lease, takeover)
         return lease
 
-    def _request(self) -> Request:
+    def _asked(self, launch_env: dict[str, str] | None) -> Asked:
+        """Return what this start asks for, once every option is known."""
         section = self.config.get(type(self).__name__, {})
         for name in (*self._unknown_options, *section):
             if name not in self.trait_names():
-                raise UnknownOption(name, OPTIONS, planned=name in PLANNED)
-        return Request.parse(self.given_options())
+                raise UnknownOption(name, OPTIONS)
+        if self._granted_wish is not None:
+            return Asked(self._granted_wish, "magic")
+        base, spec_env = environments(self.kernel_spec, launch_env)
+        notebook = server.notebook_at_start(self.parent, base)
+        origin = origin_of(self.kernel_spec)
+        return asked_for(self.given_options(), {**base, **spec_env}, notebook, origin)
 
     async def _lease_to_take_over(self, environ: dict[str, str]) -> HeldLease | None:
         old_id = await server.kernel_being_changed(self.parent, environ)
@@ -313,6 +319,13 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             lease.waited_seconds,
             "; ".join((*reasons, *(f"limited by {limit}" for limit in lease.limits))),
         )
+
+    def _bind_to_cpus(self) -> None:
+        """Keep the kernel on the CPUs near its devices, before it has begun to work."""
+        cpus = None if self._lease is None else self._lease.cpus
+        trouble = None if cpus is None or self.pid is None else bind(self.pid, cpus)
+        if trouble is not None:
+            self.log.warning("GPU: kernel %s runs on any CPU: %s", self.kernel_id, trouble)
 
     def _lease_processes(self) -> tuple[object, ...]:
         record = None if self._lease is None else self._lease.record

@@ -13,14 +13,20 @@ from jupyter_gpu.adapters.claim import Claim
 from jupyter_gpu.adapters.machine import find_machine
 from jupyter_gpu.adapters.witness import Witness
 from jupyter_gpu.core.devices import Device, Inventory
-from jupyter_gpu.core.environment import variables
 from jupyter_gpu.core.errors import StoreError
+from jupyter_gpu.core.layout import DEVICE_UNITS
 from jupyter_gpu.core.leases import Record
 from jupyter_gpu.core.request import Identifiers
 from jupyter_gpu.lease import HeldLease
+from jupyter_gpu.outfit import daemon_for, outfit
 
 
-def renew(lease: HeldLease, environ: Mapping[str, str], identifiers: Identifiers) -> None:
+def renew(
+    lease: HeldLease,
+    environ: Mapping[str, str],
+    identifiers: Identifiers,
+    program: str | None = None,
+) -> None:
     """Bring a lease up to date whose kernel has ended, and undo what it had only begun.
 
     Called before a restart, in a thread: it may read the machine.
@@ -38,7 +44,7 @@ def renew(lease: HeldLease, environ: Mapping[str, str], identifiers: Identifiers
     with lease.changing() as witness:
         if witness is not None:
             clear_remains(lease, witness, read)
-            catch_up(lease, witness, read, environ, identifiers)
+            catch_up(lease, witness, read, environ, identifiers, program)
             return
     # Somebody holds the right to change it, and the kernel is gone: nobody of ours can.
     raise StoreError("The lease cannot be looked at: a program has locked its right to change.")
@@ -50,6 +56,7 @@ def catch_up(
     read: Callable[[], Inventory],
     environ: Mapping[str, str],
     identifiers: Identifiers = "auto",
+    program: str | None = None,
 ) -> None:
     """Make a lease say what its description really holds; called while it is ``changing``.
 
@@ -63,6 +70,8 @@ def catch_up(
         What a kernel would have without us.
     identifiers
         How devices are named in the kernel's variables.
+    program
+        What runs on the devices, as for an acquisition.
     """
     claim, record = _claim_of(lease), lease.record
     if record is None or not witness.knows(claim.fd):
@@ -71,23 +80,24 @@ def catch_up(
     remembered = tuple(device.uuid for device in lease.devices if device.uuid is not None)
     believed = None if written is None or written.ancestors != claim.ancestors else written
     held = witness.devices_on(claim.fd, claim.ancestors, remembered)
-    if believed is not None and believed.uuids == remembered == held:
+    if believed is not None and believed.uuids == remembered and _has(held, believed):
         return
     inventory = read()
     held = _held(claim, witness, inventory, believed)
-    if believed is not None and set(believed.uuids) <= set(held):
+    if believed is not None and _has(held, believed):
         current = believed.uuids
+        claim.correct(dict.fromkeys(current, believed.units))
     else:
         own = tuple(uuid for uuid in claim.uuids if uuid in held)
-        current = own or (() if claim.sharing else held)
-    claim.correct(current)
+        current = own or (() if claim.sharing else tuple(held))
+        claim.correct({uuid: held[uuid] for uuid in current})
     found = {device.uuid: device for device in inventory.devices}
     devices = tuple(found[uuid] for uuid in current if uuid in found)
-    lease.became(
-        devices,
-        variables(devices, inventory, identifiers, environ),
-        _record(believed or record, lease, devices),
-    )
+    became = _record(believed or record, lease, devices)
+    request = dataclasses.replace(became.request, identifiers=identifiers)
+    mps = daemon_for(request, environ)
+    fitted = outfit(devices, request, inventory, environ, program=program, mps=mps)
+    lease.became(devices, fitted.environment, dataclasses.replace(became, caps=fitted.caps))
 
 
 def clear_remains(lease: HeldLease, witness: Witness, read: Callable[[], Inventory]) -> None:
@@ -108,7 +118,8 @@ def clear_remains(lease: HeldLease, witness: Witness, read: Callable[[], Invento
     kept = claim.uuids
     if written is not None and set(written.uuids) <= set(held):
         kept = written.uuids
-    claim.correct(tuple(uuid for uuid in kept if uuid in held))
+    units = DEVICE_UNITS if written is None else written.units
+    claim.correct({uuid: min(units, held[uuid]) for uuid in kept if uuid in held})
     tickets = () if claim.sharing else witness.tickets_on(claim.fd)
     claim.clear(strays, tickets, held)
     for stray in strays:
@@ -117,11 +128,16 @@ def clear_remains(lease: HeldLease, witness: Witness, read: Callable[[], Invento
 
 def _held(
     claim: Claim, witness: Witness, inventory: Inventory, record: Record | None
-) -> tuple[str, ...]:
+) -> dict[str, int]:
     on_machine = tuple(device.uuid for device in inventory.devices if device.uuid is not None)
     written = () if record is None else record.uuids
     asked = (*on_machine, *written, *claim.uuids)
     return witness.devices_on(claim.fd, claim.ancestors, asked)
+
+
+def _has(held: Mapping[str, int], record: Record) -> bool:
+    """Return whether what is held is all that a record says."""
+    return all(held.get(uuid, 0) >= record.units for uuid in record.uuids)
 
 
 def _record(written: Record, lease: HeldLease, devices: tuple[Device, ...]) -> Record:

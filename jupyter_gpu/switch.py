@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from jupyter_gpu.adapters.claim import Claim
 from jupyter_gpu.adapters.machine import Machine, find_machine
 from jupyter_gpu.adapters.store import LeaseStore
-from jupyter_gpu.allocator import Acquisition, acquire_now
+from jupyter_gpu.allocator import Acquisition, Caller, acquire_now
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.environment import merged, variables
 from jupyter_gpu.core.errors import GPUError
@@ -70,6 +70,7 @@ class Switch:
         self._machine = machine
         self.own: OwnLease | None = find_own_lease(environ)
         self._environ = above(environ, self.own)
+        self._dropped = set(environ) - set(self._environ)
 
     def now(self) -> Switched:
         """Change the devices at once, or nothing; ``put`` then sets the variables.
@@ -117,7 +118,7 @@ class Switch:
         fresh = merged(self._environ, switched.environment, notice)
         # Programs would inherit the number, but not the descriptor.
         fresh.pop(LEASE_FD, None)
-        for name in (LEASE, LEASE_FD, NOTICE):
+        for name in {LEASE, LEASE_FD, NOTICE, *self._dropped}:
             if name not in fresh:
                 environ.pop(name, None)
         for name, value in fresh.items():
@@ -137,7 +138,7 @@ class Switch:
             self._environ,
             limits=self._limits,
             within=within,
-            asked="magic",
+            caller=Caller("magic"),
             machine=self._machine,
         )
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import jupyter_gpu
-from jupyter_gpu import allocator
+from jupyter_gpu import turn
 from jupyter_gpu.adapters import locks
 from jupyter_gpu.adapters.place import Place
 from jupyter_gpu.adapters.processes import user_name
@@ -287,7 +287,7 @@ class TestOnTheCard:
         ],
     )
     def test_what_stands_against_a_device_is_said(self, machine, facts, sentence, monkeypatch):
-        monkeypatch.setattr(allocator, "TIDYING_SECONDS", 0.05)
+        monkeypatch.setattr(jupyter_gpu.allocator, "TIDYING_SECONDS", 0.05)
         machine(**facts)
         with jupyter_gpu.acquire() as lease:
             assert indices(lease) == [1]
@@ -427,22 +427,23 @@ class TestWaiting:
 
     def test_the_head_looks_more_often_than_those_behind_it(self, asking):
         with jupyter_gpu.acquire(8):
-            first, second = asking(1, wait=30), asking(1, wait=30)
-            first.step()
-            second.step()
-            second.step()
-            assert first.pause_seconds == allocator.HEAD_LOOKS_EVERY_SECONDS
-            assert second.pause_seconds == allocator.OTHERS_LOOK_EVERY_SECONDS
+            first, *others, last = (asking(1, wait=30) for _ in range(18))
+            for acquisition in (first, *others, last):
+                acquisition.step()
+            assert first.pause_seconds == turn.HEAD_LOOKS_EVERY_SECONDS
+            assert last.pause_seconds == 4 * turn.HEAD_LOOKS_EVERY_SECONDS
             first.close()
-            second.step()
-            assert second.pause_seconds == allocator.HEAD_LOOKS_EVERY_SECONDS
+            for acquisition in others:
+                acquisition.close()
+            last.step()
+            assert last.pause_seconds == turn.HEAD_LOOKS_EVERY_SECONDS
 
     def test_a_waiter_shows_that_it_lives(self, asking, waiters, place, monkeypatch):
-        monkeypatch.setattr(allocator, "_SIGN_OF_LIFE_SECONDS", 0)
+        monkeypatch.setattr(turn, "_SIGN_OF_LIFE_SECONDS", 0)
         with jupyter_gpu.acquire(8):
             acquisition = asking(1, wait=30)
             acquisition.step()
-            record = records_path(place) / f"{waiters()[0].record.id}.json"
+            record = records_path(place) / f"waiting-{waiters()[0].record.ticket}.json"
             os.utime(record, (5, 5))
             assert waiters()[0].stalled
             acquisition.step()

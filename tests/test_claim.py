@@ -222,7 +222,7 @@ def test_handing_over_frees_what_the_new_one_does_not_need_when_the_old_one_goes
     old = claim(A)
     old.take(("g1", "g2"))
     new = old.share(B)
-    new.adopt(old.uuids)
+    new.adopt(old.holding)
     assert new.take(("g1", "g3"))
     new.keep_only(("g1", "g3"))
     assert held(is_locked, "g1", "g2", "g3") == ["g1", "g2", "g3"]
@@ -237,7 +237,7 @@ def test_a_hand_over_that_fails_leaves_the_old_one_whole(claim, is_locked):
     old.take(("g1", "g2"))
     stranger.take(("g3",))
     new = old.share(B)
-    new.adopt(old.uuids)
+    new.adopt(old.holding)
     assert not new.take(("g1", "g3"))
     new.close()
     assert old.uuids == ("g1", "g2")
@@ -249,7 +249,7 @@ def test_of_two_who_share_the_last_one_frees_everything(claim, is_locked):
     old = claim(A)
     old.take(("g1",))
     new = old.share(B)
-    new.adopt(("g1",))
+    new.adopt({"g1": 27_720})
     old.close()
     assert held(is_locked, "g1") == ["g1"]
     new.close()
@@ -263,7 +263,7 @@ from jupyter_gpu.adapters.claim import Claim
 old = Claim(os.open(sys.argv[1], os.O_RDWR), "a" * 15)
 old.take(("g1",))
 new = old.share("b" * 15)
-new.adopt(("g1",))
+new.adopt({"g1": 27_720})
 new.take(("g1", "g2"))
 pid = os.fork()
 if pid == 0:
@@ -336,7 +336,7 @@ def test_somebody_who_blocks_the_nested_byte_gets_a_refusal_and_no_crash(claim, 
 def test_what_another_process_has_changed_can_be_noted(claim):
     one = claim()
     one.take(("g1",))
-    one.correct(("g2", "g3"))
+    one.correct({"g2": 27_720, "g3": 27_720})
     assert one.uuids == ("g2", "g3")
 
 
@@ -345,10 +345,10 @@ def test_what_was_only_begun_is_cleared_and_what_is_needed_stays(claim, is_locke
     one.take(("g1", "g2", "g3", "g4"))
     locks.try_lock(one.fd, lease_byte(B))
     locks.try_lock(one.fd, ticket_byte(7))
-    one.correct(("g1",))
+    one.correct({"g1": 27_720})
     two = one.share(C)
-    two.adopt(("g2",))
-    two.burdens.append(("d" * 15, ("g3",)))
+    two.adopt({"g2": 27_720})
+    two.burdens.append(("d" * 15, {"g3": 27_720}))
     two.clear((B,), (ticket_byte(7),), ("g1", "g2", "g3", "g4"))
     assert held(is_locked, "g1", "g2", "g3", "g4") == ["g1", "g2", "g3"]
     assert not is_locked(lease_byte(B))

@@ -65,7 +65,7 @@ def test_giving_up_keeps_the_lease_and_no_device(change, lease, lease_directory)
         change.give_up(witness)
         assert witness.own_record(lease.id).uuids == ()
         assert witness.own_record(lease.id).owner == lease.record.owner
-        assert witness.devices_on(lease.claim.fd, (), lease.record.uuids) == ()
+        assert witness.devices_on(lease.claim.fd, (), lease.record.uuids) == {}
     with LeaseStore(Place(lease_directory, "given")) as store:
         assert store.is_live(lease.id)
         assert store.holdings().leases == ()

@@ -204,6 +204,9 @@ def test_a_lease_answers_in_the_shape_of_the_interface():
         "state": "draining",
         "idle_since": None,
         "because": ["model H200"],
+        "request": {"gpus": 2, "min_free_memory": "1GiB", "model": "H200"},
+        "origin": None,
+        "caps": [],
         "note": "kept by process 42 (python)",
     }
 

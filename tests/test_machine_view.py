@@ -38,7 +38,7 @@ def test_status_lists_parts_and_problems():
     whole = device(0, mig_mode=True, problem="in MIG mode")
     part = device(0, kind="mig", name="NVIDIA H200 MIG 1g.18gb", profile="1g.18gb")
     text = status(inventory(whole, part, device(1, problem="GPU 1 is lost; reboot.")))
-    assert "0 part" in text
+    assert "0 (MIG 1g.18gb)" in text
     assert "Note: GPU 1 is lost; reboot." in text
     assert "Note: GPU 0" not in text
 

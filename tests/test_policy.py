@@ -133,10 +133,10 @@ def test_all_counts_what_works_or_else_everything(devices, wanted):
         (gpu(0, problem="lost"), True),
         (gpu(0, mig_mode=True), False),
         (Device(0, None, "lost"), False),
-        (Device(0, "MIG-a", "part", kind="mig"), False),
+        (Device(0, "MIG-a", "part", kind="mig"), True),
     ],
 )
-def test_only_whole_gpus_with_a_name_are_leasable(device, can_be):
+def test_devices_with_a_name_are_leasable_and_gpus_in_mig_mode_are_not(device, can_be):
     assert leasable(device) == can_be
 
 

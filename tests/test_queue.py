@@ -9,10 +9,17 @@ from hypothesis import strategies as st
 from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.leases import Owner, Record, Waiter
 from jupyter_gpu.core.policy import Candidate, choose
-from jupyter_gpu.core.queue import keep_for_earlier
+from jupyter_gpu.core.queue import keep_for
 from jupyter_gpu.core.request import Request
 
 GIB = 2**30
+
+
+def keep_for_earlier(candidates, waiters):
+    for waiter in waiters:
+        candidates = keep_for(candidates, waiter)
+    return candidates
+
 
 
 def uuid(index):

@@ -1,5 +1,6 @@
 """The record files."""
 
+import dataclasses
 import json
 import os
 import stat
@@ -9,6 +10,7 @@ import pytest
 from jupyter_gpu.adapters.place import Place, furnish, open_directory
 from jupyter_gpu.adapters.records import RecordDirectory, records_path
 from jupyter_gpu.core.errors import StoreError
+from jupyter_gpu.core.layout import lease_byte, ticket_byte
 from jupyter_gpu.core.leases import RECORD_SIZE_LIMIT, Owner, Record
 
 A, B = "a" * 15, "b" * 15
@@ -98,16 +100,16 @@ def test_a_removed_record_is_gone_and_removing_it_again_does_nothing(records, pl
 
 
 def test_a_sign_of_life_shows_in_the_time(records, place):
-    records.write(record())
-    path = records_path(place) / f"{A}.json"
+    records.write(dataclasses.replace(record(), ticket=7))
+    path = records_path(place) / "waiting-7.json"
     os.utime(path, (5, 5))
-    assert records.read(A).touched == 5
-    records.touch(A)
-    assert records.read(A).touched > 1e9
+    assert records.read_waiter(7).touched == 5
+    records.touch_waiter(7)
+    assert records.read_waiter(7).touched > 1e9
 
 
 def test_a_sign_of_life_of_a_record_that_is_gone_does_nothing(records):
-    records.touch(A)
+    records.touch_waiter(7)
 
 
 def put(place, data, name=f"{A}.json"):
@@ -172,7 +174,7 @@ def test_without_a_directory_readers_find_nothing_and_writers_get_a_sentence(
     assert records.read(A) is None
     assert records.dead_candidates() == ()
     assert records.recent_devices("a.ipynb") == ()
-    records.touch(A)
+    records.touch_waiter(7)
     records.remove(A)
     records.remember_devices("a.ipynb", ("g1",))
     with pytest.raises(StoreError, match="it is missing or is not a directory"):
@@ -188,12 +190,13 @@ def test_closing_twice_does_nothing_more(place, opened):
 
 
 def test_files_to_sweep_are_records_and_what_a_killed_writer_left(place, records):
-    names = [f"{A}.json", f".{A}.json.0123abcd", f".{B}.json.01234567"]
+    names = [f"{A}.json", f".{A}.json.0123abcd", f".{B}.json.01234567", "waiting-12.json"]
+    names.append(f"{A}.notebook")
     for name in (*names, "recent-0.json", ".recent-0.json.01234567", "notes", "x.json", "..json"):
         put(place, b"", name)
     found = records.dead_candidates()
-    assert sorted(name for name, _ in found) == sorted(names)
-    assert {lease_id for _, lease_id in found} == {A, B}
+    assert sorted(one.name for one in found) == sorted(names)
+    assert {one.alive for one in found} == {lease_byte(A), lease_byte(B), ticket_byte(12)}
 
 
 def test_of_many_files_some_are_drawn_so_that_each_has_its_turn(place, records):

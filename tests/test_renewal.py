@@ -28,7 +28,7 @@ def kernels_handle():
 
     def make(lease):
         claim = Claim(os.dup(lease.claim.fd), lease.id)
-        claim.correct(lease.claim.uuids)
+        claim.correct(lease.claim.holding)
         made.append(claim)
         return claim
 

@@ -22,7 +22,7 @@ from jupyter_gpu.core.standing import (
         ({"exclusive": True}, "in exclusive-process mode, or closed to compute"),
         ({"processes": using(9)}, "used without a lease by bob: 9 python x.py"),
         ({"memory_used_bytes": 3 * GIB}, "3.0 GiB in use by no process that can be seen"),
-        ({"kind": "mig"}, "a MIG device"),
+        ({"kind": "mig"}, "free"),
     ],
 )
 def test_a_device_without_a_lease_is_described(changes, words):

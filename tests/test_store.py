@@ -8,8 +8,8 @@ import pytest
 
 from jupyter_gpu.adapters import locks, processes
 from jupyter_gpu.adapters.place import Place
-from jupyter_gpu.adapters.records import records_path
-from jupyter_gpu.adapters.store import STALLED_SECONDS, LeaseStore
+from jupyter_gpu.adapters.records import STALLED_SECONDS, records_path
+from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.layout import (
     LEASE_IDS,
@@ -306,7 +306,7 @@ def test_a_waiter_that_has_not_looked_for_a_while_is_stalled(place, store, lease
     waiting(store, claim)
     assert not store.holdings(KNOWN).waiters[0].stalled
     late = time.time() - STALLED_SECONDS - 1
-    os.utime(records_path(place) / f"{claim.id}.json", (late, late))
+    os.utime(records_path(place) / f"waiting-{claim.ticket}.json", (late, late))
     assert store.holdings(KNOWN).waiters[0].stalled
     store.show_life(claim)
     assert not store.holdings(KNOWN).waiters[0].stalled

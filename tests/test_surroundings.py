@@ -33,11 +33,6 @@ def test_without_a_module_there_is_none(tmp_path):
     assert surroundings.kernel_module(str(tmp_path / "none")) is None
 
 
-def test_mps_is_looked_for_where_its_clients_look(tmp_path):
-    found = surroundings.find_mps({"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)})
-    assert (found.directory, found.daemon) == (str(tmp_path), False)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="pid namespaces are Linux's")
 def test_pids_are_foreign_outside_the_first_namespace():
     first = os.stat("/proc/self/ns/pid").st_ino == 0xEFFFFFFC

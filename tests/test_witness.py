@@ -9,7 +9,6 @@ from jupyter_gpu.adapters.place import Place
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.adapters.witness import Witness
 from jupyter_gpu.core.errors import StoreError
-from jupyter_gpu.core.layout import device_range, lease_byte
 
 pytestmark = pytest.mark.usefixtures("eight_gpus")
 
@@ -32,10 +31,8 @@ def test_it_tells_apart_what_two_descriptions_hold(witness):
         for lease in (one, two):
             fd = lease.claim.fd
             assert witness.leases_on(fd) == (lease.id,)
-            assert witness.devices_on(fd, (), uuids) == lease.record.uuids
+            assert witness.devices_on(fd, (), uuids) == dict.fromkeys(lease.record.uuids, 27_720)
             assert witness.tickets_on(fd) == ()
-        assert witness.holds(one.claim.fd, lease_byte(one.id))
-        assert not witness.holds(one.claim.fd, lease_byte(two.id))
 
 
 def test_a_copy_of_a_descriptor_is_the_same_description(witness):
@@ -49,8 +46,7 @@ def test_a_copy_of_a_descriptor_is_the_same_description(witness):
 
 def test_what_nobody_holds_is_nobodys(witness, place, eight_gpus):
     with jupyter_gpu.acquire(1) as lease:
-        free = device_range(None, eight_gpus.devices[7].uuid)
-        assert not witness.holds(lease.claim.fd, free)
+        assert witness.devices_on(lease.claim.fd, (), (eight_gpus.devices[7].uuid,)) == {}
     with LeaseStore(place) as store:
         assert not store.is_live(lease.id)
 
@@ -95,7 +91,7 @@ def test_a_descriptor_of_a_lock_file_that_was_replaced_is_not_known(witness, pla
         place.lock_path.unlink()
         with Witness(place) as fresh:
             assert not fresh.knows(lease.claim.fd)
-        assert witness.holds(lease.claim.fd, lease_byte(lease.id))
+        assert witness.leases_on(lease.claim.fd) == (lease.id,)
 
 
 def test_a_directory_that_is_gone_is_a_sentence(tmp_path):

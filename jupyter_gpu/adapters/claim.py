@@ -10,18 +10,27 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Iterable, Mapping
 
 from jupyter_gpu.adapters import locks
+from jupyter_gpu.adapters.units import keep_units, lock_units
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.layout import (
+    DEVICE_UNITS,
+    NESTED,
     QUEUE,
     Range,
     device_range,
     lease_byte,
+    nest_at,
     nested_byte,
+    nested_in,
     ticket_byte,
+    user_byte,
 )
 
+# How many places of the queue count as near: those wait without a longer pause.
+CROWD = 8
 
 class Claim:
     """A descriptor with a lease id of its own and the devices locked through it.
@@ -44,7 +53,8 @@ class Claim:
         sharers: weakref.WeakSet[Claim] | None = None,
     ) -> None:
         self.id, self.ancestors = lease_id, ancestors
-        self.uuids: tuple[str, ...] = ()
+        # The units that this claim needs of each device, in visible order.
+        self.holding: dict[str, int] = {}
         self.ticket: int | None = None
         self._fd: int | None = fd
         self._pid = os.getpid()
@@ -54,7 +64,7 @@ class Claim:
         self._sharers.add(self)
         self._taker: weakref.ref[Claim] | None = None
         # Ids and devices of leases that ended on this description while workers of theirs live.
-        self.burdens: list[tuple[str, tuple[str, ...]]] = []
+        self.burdens: list[tuple[str, dict[str, int]]] = []
         self._finalizer = weakref.finalize(self, _close_quietly, fd)
         if not locks.try_lock(fd, lease_byte(lease_id)):
             self.close()
@@ -75,6 +85,11 @@ class Claim:
         return self._fd
 
     @property
+    def uuids(self) -> tuple[str, ...]:
+        """The devices that this claim has, or has a share of, in visible order."""
+        return tuple(self.holding)
+
+    @property
     def closed(self) -> bool:
         """Whether this process has given its copy up."""
         return self._fd is None
@@ -87,40 +102,81 @@ class Claim:
     def _parent(self) -> str | None:
         return self.ancestors[-1] if self.ancestors else None
 
-    def take(self, uuids: tuple[str, ...]) -> bool:
-        """Lock whole devices, all or none; True when all of them are now held.
+    def take(
+        self, uuids: tuple[str, ...], units: int = DEVICE_UNITS, capacity: int = DEVICE_UNITS
+    ) -> bool:
+        """Lock devices, or a share of one, all or none; True when all of it is now held.
 
-        Tried in the order of UUIDs, so that two who want the same devices meet at the first. A
-        device whose range is free may still be used by a lease that was nested in one that is
-        gone: such devices count as taken.
+        Tried in the order of UUIDs, so that two who want the same devices meet at the first. What
+        a lease that was nested in one that is gone still uses counts as taken.
+
+        Parameters
+        ----------
+        uuids
+            The devices.
+        units
+            How much of each: ``DEVICE_UNITS`` for the whole, less for a share.
+        capacity
+            How much of each there is: less than the whole below a lease on a share.
         """
         with self._guard:
-            new = sorted(set(uuids) - set(self.uuids))
-            got: list[str] = []
+            new = [uuid for uuid in sorted(set(uuids)) if self.holding.get(uuid, 0) < units]
+            got: list[tuple[str, tuple[Range, ...]]] = []
             for uuid in new:
-                if not locks.try_lock(self.fd, device_range(self._parent(), uuid)):
+                pieces = self._lock_units(uuid, units, capacity)
+                if pieces is None:
                     break
-                got.append(uuid)
-                if locks.first_lock(self.fd, nested_byte(self._parent(), uuid)) is not None:
-                    break
-                if not self._mark_nested(uuid):
+                got.append((uuid, pieces))
+                if self._used_by_nested(uuid, units) or not self._mark_nested(uuid):
                     break
             else:
                 if self._ancestors_live():
-                    self.uuids = tuple(dict.fromkeys((*uuids, *self.uuids)))
+                    self.holding = {
+                        **{uuid: max(units, self.holding.get(uuid, 0)) for uuid in uuids},
+                        **{u: n for u, n in self.holding.items() if u not in uuids},
+                    }
                     return True
-            for uuid in got:
-                self._unlock_device(uuid)
+            for uuid, pieces in got:
+                for piece in pieces:
+                    locks.unlock(self.fd, piece)
+                if not self._needed(uuid, self.holding.get(uuid, 0)):
+                    self._unlock_device(uuid)
             return False
 
+    def _lock_units(self, uuid: str, units: int, capacity: int) -> tuple[Range, ...] | None:
+        """Lock what the description lacks to so many units; returns that, None if it cannot be."""
+        where = Range(device_range(self._parent(), uuid).start, capacity)
+        # Nobody on this description has any of most devices that are taken: nothing to ask then.
+        held = self._needed(uuid, self.holding.get(uuid, 0)) > 0
+        return lock_units(self.fd, where, units, held=held)
+
+    def _used_by_nested(self, uuid: str, units: int) -> bool:
+        """Return whether a nested lease, whose lease above is gone, still uses this device.
+
+        Whoever has the whole device finds any mark. Beside a share, others with leases nested in
+        theirs are as it should be while those live.
+        """
+        if locks.first_lock(self.fd, nested_byte(self._parent(), uuid)) is None:
+            return False
+        ours = {self.id, *self.sharing}
+        return units == DEVICE_UNITS or any(
+            found.length > 1
+            or (
+                nest_at(found.start) not in ours
+                and locks.first_lock(self.fd, lease_byte(nest_at(found.start))) is None
+            )
+            for found in locks.locked_ranges(self.fd, NESTED)
+        )
+
     def _mark_nested(self, uuid: str) -> bool:
-        """Lock, shared, the nested byte of this device at every level above.
+        """Lock, shared, the nested byte of this device at every level above, and of those leases.
 
         Done before the ancestors are verified to live: whoever finds an ancestor gone and its
         device free then sees this mark.
         """
         above = (None, *self.ancestors)[: len(self.ancestors)]
-        return all(locks.try_lock(self.fd, nested_byte(up, uuid), shared=True) for up in above)
+        marks = (*(nested_byte(up, uuid) for up in above), *map(nested_in, self.ancestors))
+        return all(locks.try_lock(self.fd, mark, shared=True) for mark in marks)
 
     def _ancestors_live(self) -> bool:
         return all(locks.first_lock(self.fd, lease_byte(up)) for up in self.ancestors)
@@ -130,15 +186,35 @@ class Claim:
         for up in (None, *self.ancestors)[: len(self.ancestors)]:
             locks.unlock(self.fd, nested_byte(up, uuid))
 
-    def keep_only(self, uuids: tuple[str, ...]) -> None:
-        """Give up every device that is neither in ``uuids`` nor needed by who shares with us."""
+    def _needed(self, uuid: str, own: int) -> int:
+        """Return the units of a device that somebody on this description needs; ``own`` of us."""
+        others = (sharer.holding.get(uuid, 0) for sharer in self._sharers if sharer is not self)
+        burdens = (
+            kept.get(uuid, 0) for sharer in self._sharers for _, kept in sharer.burdens
+        )
+        return max(own, *others, *burdens, 0)
+
+    def _trim(self, uuid: str, needed: int) -> None:
+        """Unlock of a device what is more than so many units."""
+        if not needed:
+            self._unlock_device(uuid)
+        else:
+            keep_units(self.fd, device_range(self._parent(), uuid), needed)
+
+    def keep_only(self, uuids: tuple[str, ...], units: int = DEVICE_UNITS) -> None:
+        """Give up every device that is neither in ``uuids`` nor needed by who shares with us.
+
+        Of those that are kept, what is more than ``units`` goes too.
+        """
+        self.put_back({uuid: min(units, self.holding.get(uuid, units)) for uuid in uuids})
+
+    def put_back(self, holding: Mapping[str, int]) -> None:
+        """Go back to what was held before something was taken."""
         with self._guard:
-            needed = set(uuids)
-            for sharer in self._sharers:
-                needed.update(() if sharer is self else sharer.uuids)
-            for uuid in set(self.uuids) - needed:
-                self._unlock_device(uuid)
-            self.uuids = uuids
+            for uuid, had in self.holding.items():
+                if had > holding.get(uuid, 0):
+                    self._trim(uuid, self._needed(uuid, holding.get(uuid, 0)))
+            self.holding = dict(holding)
 
     def line_up(self) -> int:
         """Take the next ticket of the queue, behind everybody who waits now.
@@ -150,8 +226,8 @@ class Claim:
         """
         with self._guard:
             while self.ticket is None:
-                ends = (r.start + r.length for r in locks.locked_ranges(self.fd, QUEUE))
-                ticket = max(ends, default=QUEUE.start) - QUEUE.start
+                last = locks.last_lock(self.fd, QUEUE)
+                ticket = 0 if last is None else last + 1 - QUEUE.start
                 if ticket >= QUEUE.length:
                     raise StoreError(
                         "GPUs cannot be waited for: somebody has locked the queue.  "
@@ -174,6 +250,38 @@ class Claim:
             if not self.ticket:
                 return False
             return locks.first_lock(self.fd, Range(QUEUE.start, self.ticket)) is not None
+
+    def crowd_before(self, known: int | None = None) -> int:
+        """Return how far the queue goes before this ticket, about: ``CROWD`` times a power of two.
+
+        Nobody waits earlier than so many places before. ``known`` is what it was when it was asked
+        before: it only becomes less, so that one or two questions are enough.
+        """
+        with self._guard:
+            if self.ticket is None:
+                return CROWD
+            span = CROWD if known is None else known
+            while known is None and span < self.ticket and self._someone_at(span):
+                span *= 2
+            while span > CROWD and not self._someone_at(span // 2):
+                span //= 2
+            return span
+
+    def _someone_at(self, distance: int) -> bool:
+        """Return whether somebody waits at least so many places before this ticket."""
+        length = (self.ticket or 0) - distance
+        return length > 0 and locks.first_lock(self.fd, Range(QUEUE.start, length)) is not None
+
+    def try_user(self, uid: int) -> bool:
+        """Take the right to count a user's leases and add one; False while another has it."""
+        with self._guard:
+            return locks.try_lock(self.fd, user_byte(uid))
+
+    def leave_user(self, uid: int) -> None:
+        """Give that right back."""
+        with self._guard:
+            if self._fd is not None:
+                locks.unlock(self._fd, user_byte(uid))
 
     @property
     def shared(self) -> bool:
@@ -204,38 +312,36 @@ class Claim:
             self._taker = weakref.ref(taker)
             return taker
 
-    def drop_burden(self, burden: tuple[str, tuple[str, ...]]) -> None:
+    def drop_burden(self, burden: tuple[str, dict[str, int]]) -> None:
         """Unlock what a lease that ended on this description had, and nobody needs any more."""
         with self._guard:
-            lease_id, uuids = burden
+            lease_id, kept = burden
             self.burdens.remove(burden)
-            needed = {uuid for sharer in self._sharers for uuid in sharer.uuids}
-            for uuid in set(uuids) - needed:
-                self._unlock_device(uuid)
+            for uuid in kept:
+                self._trim(uuid, self._needed(uuid, self.holding.get(uuid, 0)))
             locks.unlock(self.fd, lease_byte(lease_id))
 
-    def adopt(self, uuids: tuple[str, ...]) -> None:
-        """Count devices as this claim's that the shared description holds already."""
+    def adopt(self, holding: Mapping[str, int]) -> None:
+        """Count devices, with their units, as this claim's that the description holds already."""
         with self._guard:
-            self.uuids = tuple(dict.fromkeys((*self.uuids, *uuids)))
+            more = {u: max(units, self.holding.get(u, 0)) for u, units in holding.items()}
+            self.holding = {**self.holding, **more}
 
-    def correct(self, uuids: tuple[str, ...]) -> None:
+    def correct(self, holding: Mapping[str, int]) -> None:
         """Take note of what the description really holds, where another process has changed it."""
         with self._guard:
-            self.uuids = uuids
+            self.holding = dict(holding)
 
     def clear(
-        self, lease_ids: tuple[str, ...], tickets: tuple[Range, ...], uuids: tuple[str, ...]
+        self, lease_ids: tuple[str, ...], tickets: tuple[Range, ...], uuids: Iterable[str]
     ) -> None:
         """Unlock what a process that is gone had begun on this description.
 
-        Devices that somebody needs who shares the description stay locked.
+        What somebody needs of a device who shares the description stays locked.
         """
         with self._guard:
-            needed = {uuid for sharer in self._sharers for uuid in sharer.uuids}
-            needed.update(uuid for _, kept in self.burdens for uuid in kept)
-            for uuid in set(uuids) - needed:
-                self._unlock_device(uuid)
+            for uuid in uuids:
+                self._trim(uuid, self._needed(uuid, self.holding.get(uuid, 0)))
             for where in (*map(lease_byte, lease_ids), *tickets):
                 locks.unlock(self.fd, where)
 
@@ -244,7 +350,7 @@ class Claim:
         with self._guard:
             self._sharers.discard(self)
             self._finalizer.detach()
-            self.uuids, self._fd = (), None
+            self.holding, self._fd = {}, None
 
     def close(self, *, keep_locks: bool = False) -> None:
         """Give this process's copy up; the locks end with the last copy anywhere.
@@ -266,8 +372,8 @@ class Claim:
             heir = next(iter(self._sharers), None)
             if heir is not None:
                 heir.burdens.extend(self.burdens)
-                heir.burdens.extend([(self.id, self.uuids)] * keep_locks)
-            self.uuids, self._fd = (), None
+                heir.burdens.extend([(self.id, self.holding)] * keep_locks)
+            self.holding, self._fd = {}, None
             self._finalizer.detach()
             os.close(fd)
 

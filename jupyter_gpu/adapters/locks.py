@@ -13,7 +13,7 @@ import struct
 import sys
 from collections.abc import Iterator
 
-from jupyter_gpu.core.layout import Range
+from jupyter_gpu.core.layout import Range, without
 
 if sys.platform != "win32":
     import fcntl
@@ -70,14 +70,17 @@ def first_lock(fd: int, where: Range) -> Range | None:
 
 
 def locked_ranges(fd: int, where: Range) -> Iterator[Range]:
-    """Yield every range within ``where`` that other descriptions have locked, in any order.
+    """Yield every range within ``where`` that other descriptions have locked, in their order.
 
     The system tells one lock a question, so the rest left and right of it is asked again:
-    2k + 1 questions for k locks, whatever the size of the range.
+    2k + 1 questions for k locks, whatever the size of the range; fewer for who stops early.
     """
-    open_questions = [where]
-    while open_questions:
-        asked = open_questions.pop()
+    left = [(where, False)]
+    while left:
+        asked, answered = left.pop()
+        if answered:
+            yield asked
+            continue
         found = first_lock(fd, asked)
         if found is None:
             continue
@@ -85,8 +88,60 @@ def locked_ranges(fd: int, where: Range) -> Iterator[Range]:
         start = max(found.start, asked.start)
         # A length of zero means "to the end of time" (fcntl(2)); ours never are, a hostile one may.
         stop = min(found.start + found.length, end) if found.length else end
-        yield Range(start, stop - start)
-        if start > asked.start:
-            open_questions.append(Range(asked.start, start - asked.start))
         if stop < end:
-            open_questions.append(Range(stop, end - stop))
+            left.append((Range(stop, end - stop), False))
+        left.append((Range(start, stop - start), True))
+        if start > asked.start:
+            left.append((Range(asked.start, start - asked.start), False))
+
+
+def last_lock(fd: int, where: Range) -> int | None:
+    """Return the last position within ``where`` that another description has locked, or None.
+
+    Questions are asked at distances that double, then halve: a few for short queues, some twenty
+    for a thousand locks.
+    """
+    found = first_lock(fd, where)
+    if found is None:
+        return None
+    end = where.start + where.length
+    last, distance, growing = _end_of(found, end), 1, True
+    while last < end - 1 and distance:
+        start = min(last + distance, end - 1)
+        found = first_lock(fd, Range(start, end - start))
+        if found is not None:
+            last = _end_of(found, end)
+        elif distance > 1:
+            growing = False
+        else:
+            break
+        distance = distance * 2 if growing else distance // 2
+    return last
+
+
+def _end_of(found: Range, end: int) -> int:
+    # A length of zero means "to the end of time".
+    return (min(found.start + found.length, end) if found.length else end) - 1
+
+
+def own_ranges(fd: int, where: Range) -> tuple[Range, ...]:
+    """Return what the description behind ``fd`` itself has locked within ``where``.
+
+    The system tells a description only what others have. So the file is opened anew, which makes
+    another description, and what is locked for that one and not for the first is the first's.
+    """
+    other = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return held_by(fd, other, where)
+    finally:
+        os.close(other)
+
+
+def held_by(fd: int, witness: int, where: Range) -> tuple[Range, ...]:
+    """Return what the description behind ``fd`` has locked, seen from another one that has nothing.
+
+    What both are told of is a third one's.
+    """
+    theirs = tuple(locked_ranges(fd, where))
+    seen = locked_ranges(witness, where)
+    return tuple(piece for found in seen for piece in without(found, theirs))

@@ -9,18 +9,26 @@ import os
 import random
 import re
 import stat
+import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from jupyter_gpu.adapters.place import RECORDS_NAME, Place
 from jupyter_gpu.core.errors import StoreError
+from jupyter_gpu.core.layout import Range, lease_byte, ticket_byte
 from jupyter_gpu.core.leases import RECORD_SIZE_LIMIT, Record, clean
 
-# The record of a lease, also while it is being written.
-_RECORD_NAME = re.compile(r"\.?([0-9a-f]{15})\.json(?:\.[0-9a-f]{8})?")
+# More than twice the longest pause of a waiter (see turn.py), for a machine under load.
+STALLED_SECONDS = 4.0
+# The record of a lease or of a waiter, also while it is being written.
+_RECORD_NAME = re.compile(
+    r"\.?(?:([0-9a-f]{15})|waiting-([0-9]{1,13}))\.(?:json|notebook)(?:\.[0-9a-f]{8})?"
+)
 _RECENT_NOTEBOOKS = 100
 _SWEPT_AT_ONCE = 64
+# Records are there for others to read, to name the holder; notebooks' names perhaps not.
+_FOR_ALL, _FOR_ONESELF = 0o644, 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,19 @@ class FoundRecord:
 
     record: Record
     uid: int
+    touched: float
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """A file that may be needed no more: the unit ``alive`` is locked while it is.
+
+    ``lease_id`` is there where it is the record of a lease, ``touched`` when it was last written.
+    """
+
+    name: str
+    alive: Range
+    lease_id: str | None
     touched: float
 
 
@@ -51,7 +72,24 @@ class RecordDirectory:
 
     def read(self, lease_id: str) -> FoundRecord | None:
         """Return a lease's record, or None when there is none that can be believed to be one."""
-        found = self._read(f"{lease_id}.json")
+        return self._found(lease_id, lease_id)
+
+    def read_waiter(self, ticket: int) -> FoundRecord | None:
+        """Return the record of who waits with this ticket, as ``read`` does."""
+        found = self._found(_waiting_stem(ticket))
+        return found if found is not None and found.record.ticket == ticket else None
+
+    def looks(self, ticket: int) -> bool:
+        """Return whether the one who waits with this ticket has looked of late."""
+        try:
+            name = f"{_waiting_stem(ticket)}.json"
+            touched = os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_mtime
+        except OSError:
+            return False
+        return time.time() - touched <= STALLED_SECONDS
+
+    def _found(self, stem: str, lease_id: str | None = None) -> FoundRecord | None:
+        found = self._read(f"{stem}.json")
         if found is None:
             return None
         text, status = found
@@ -59,6 +97,11 @@ class RecordDirectory:
             record = Record.from_json(text, lease_id)
         except (ValueError, RecursionError):
             return None
+        if record.notebooks == "own":
+            private = self._read(f"{stem}.notebook")
+            if private is not None and private[1].st_uid == status.st_uid:
+                owner = dataclasses.replace(record.owner, notebook=clean(private[0]))
+                record = dataclasses.replace(record, owner=owner)
         return FoundRecord(_without_future(record), status.st_uid, status.st_mtime)
 
     def _read(self, name: str) -> tuple[str, os.stat_result] | None:
@@ -79,20 +122,24 @@ class RecordDirectory:
             return None
 
     def write(self, record: Record) -> None:
-        """Write a lease's record in one step.
+        """Write the record of a lease, or of a waiter if it has a ticket, in one step.
 
         Raises
         ------
         StoreError
             When it cannot be written: full, read-only, or another user's file of that name.
         """
+        stem = record.id if record.ticket is None else _waiting_stem(record.ticket)
+        notebook = record.owner.notebook
         try:
-            self._write(f"{record.id}.json", record.to_json())
+            if record.notebooks == "own" and notebook is not None:
+                self._write(f"{stem}.notebook", notebook, _FOR_ONESELF)
+            self._write(f"{stem}.json", record.to_json())
         except OSError as error:
             message = f"GPUs cannot be leased: a record cannot be written to {self.path}: "
             raise StoreError(f"{message}{error.strerror}.") from error
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, text: str, mode: int = _FOR_ALL) -> None:
         if self._fd is None:
             raise FileNotFoundError(2, "it is missing or is not a directory", str(self.path))
         import secrets  # noqa: PLC0415 - readers never need it, and have to be quick
@@ -100,8 +147,8 @@ class RecordDirectory:
         temporary = f".{name}.{secrets.token_hex(4)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            with os.fdopen(os.open(temporary, flags, 0o644, dir_fd=self._fd), "wb") as file:
-                os.fchmod(file.fileno(), 0o644)  # others read it to name the holder
+            with os.fdopen(os.open(temporary, flags, mode, dir_fd=self._fd), "wb") as file:
+                os.fchmod(file.fileno(), mode)
                 file.write(text.encode())
             os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
         except OSError:
@@ -109,15 +156,23 @@ class RecordDirectory:
                 os.unlink(temporary, dir_fd=self._fd)
             raise
 
-    def touch(self, lease_id: str) -> None:
-        """Show that the one who waits under this id still looks."""
+    def touch_waiter(self, ticket: int) -> None:
+        """Show that the one who waits with this ticket still looks."""
         if self._fd is not None:
             with contextlib.suppress(OSError):  # only a sign of life; the next one may work
-                os.utime(f"{lease_id}.json", dir_fd=self._fd, follow_symlinks=False)
+                os.utime(f"{_waiting_stem(ticket)}.json", dir_fd=self._fd, follow_symlinks=False)
 
     def remove(self, lease_id: str) -> None:
         """Remove a lease's record, if it is there and ours to remove."""
-        self.remove_file(f"{lease_id}.json")
+        self._remove_both(lease_id)
+
+    def remove_waiter(self, ticket: int) -> None:
+        """Remove the record of who waits with this ticket, if it is there and ours to remove."""
+        self._remove_both(_waiting_stem(ticket))
+
+    def _remove_both(self, stem: str) -> None:
+        self.remove_file(f"{stem}.json")
+        self.remove_file(f"{stem}.notebook")
 
     def remove_file(self, name: str) -> None:
         """Remove a file of this directory, if it is there and ours to remove."""
@@ -125,8 +180,10 @@ class RecordDirectory:
             with contextlib.suppress(OSError):  # gone already, or not ours
                 os.unlink(name, dir_fd=self._fd)
 
-    def dead_candidates(self) -> tuple[tuple[str, str], ...]:
-        """Return some files with the ids of their leases: any few of this user's, or root's all.
+    def dead_candidates(self) -> tuple[Swept, ...]:
+        """Return some files that may be needed no more.
+
+        Any few of this user's, or of everybody's for root.
 
         Drawn at random, so that in time every one has its turn; what a writer that was killed has
         left half made is among them.
@@ -139,14 +196,20 @@ class RecordDirectory:
             return ()
         drawn = random.sample(names, min(len(names), _SWEPT_AT_ONCE))
         found = ((name, _RECORD_NAME.fullmatch(name)) for name in drawn)
-        return tuple((name, match[1]) for name, match in found if match and self._is_ours(name))
+        named = (self._swept(name, match) for name, match in found if match)
+        return tuple(one for one in named if one is not None)
 
-    def _is_ours(self, name: str) -> bool:
-        uid = os.getuid()
+    def _swept(self, name: str, match: re.Match[str]) -> Swept | None:
+        """Return what a file of this name is for, None where it is not ours to remove."""
         try:
-            return uid == 0 or os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_uid == uid
+            status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
         except OSError:
-            return False
+            return None
+        if os.getuid() not in (0, status.st_uid):
+            return None
+        alive = lease_byte(match[1]) if match[1] else ticket_byte(int(match[2]))
+        is_lease = name == f"{match[1]}.json"
+        return Swept(name, alive, match[1] if is_lease else None, status.st_mtime)
 
     def recent_devices(self, notebook: str) -> tuple[str, ...]:
         """Return the UUIDs that this user's notebook had last time, empty when not known."""
@@ -159,7 +222,7 @@ class RecordDirectory:
         recent[notebook] = uuids
         newest = dict(list(recent.items())[-_RECENT_NOTEBOOKS:])
         with contextlib.suppress(OSError):  # a hint that cannot be kept is no reason to fail
-            self._write(self._recent_name(), json.dumps(newest))
+            self._write(self._recent_name(), json.dumps(newest), _FOR_ONESELF)
 
     @staticmethod
     def _recent_name() -> str:
@@ -186,6 +249,10 @@ def _without_future(record: Record) -> Record:
     if idle_since is None or datetime.fromisoformat(idle_since) <= datetime.now(timezone.utc):
         return record
     return dataclasses.replace(record, owner=dataclasses.replace(record.owner, idle_since=None))
+
+
+def _waiting_stem(ticket: int) -> str:
+    return f"waiting-{ticket}"
 
 
 def records_path(place: Place) -> Path:

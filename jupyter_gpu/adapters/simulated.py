@@ -164,7 +164,8 @@ def _from_groups(description: str, groups: list[re.Match[str]]) -> _Described:
                 f"JUPYTER_GPU_SIMULATE={description}: no model {group[2]!r}. Known: {known}."
             )
         name, memory_mib = model
-        gpu = {"name": name, "memory_total_bytes": memory_mib * 2**20, "memory_used_bytes": 0}
+        gpu = {"name": name, "memory_total_bytes": memory_mib * 2**20}
+        gpu |= {"memory_used_bytes": 0, "utilization_percent": 0}
         gpus.extend([gpu] * int(group[1]))
     if not 0 < len(gpus) <= _GROUPS_LIMIT:
         raise SimulationError(

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from jupyter_gpu.adapters import locks, processes
+from jupyter_gpu.adapters.lease_reader import LeaseReader
 from jupyter_gpu.adapters.place import Place, filesystem_type, open_directory, open_lock
-from jupyter_gpu.adapters.records import FoundRecord, RecordDirectory
+from jupyter_gpu.adapters.records import RecordDirectory
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.layout import (
+    DEVICE_UNITS,
     LEASE_IDS,
     QUEUE,
     WHOLE_FILE,
@@ -28,18 +28,16 @@ from jupyter_gpu.core.layout import (
     device_range,
     is_lease_id,
     lease_byte,
-    lease_id_at,
     new_lease_id,
     slot,
-    ticket_byte,
+    total_units,
+    without,
 )
-from jupyter_gpu.core.leases import Holdings, Lease, Owner, ProcessRef, Record, Waiter
-from jupyter_gpu.core.rivals import NOT_HELD, with_conflicts
+from jupyter_gpu.core.leases import Holdings, ProcessRef, Record, Waiter
+from jupyter_gpu.core.rivals import with_conflicts
 
 if TYPE_CHECKING:
     from jupyter_gpu.adapters.claim import Claim
-
-STALLED_SECONDS = 3.0
 
 
 class LeaseStore:
@@ -137,6 +135,21 @@ class LeaseStore:
         """Return whether nobody holds this device, or part of it, below these ancestors."""
         return not self._locked(slot(ancestors[-1] if ancestors else None, uuid))
 
+    def free_units(
+        self, ancestors: tuple[str, ...], uuid: str, capacity: int = DEVICE_UNITS
+    ) -> int:
+        """Return how much of this device nobody holds below these ancestors, in units.
+
+        ``capacity`` is how much of it there is: less than the whole below a lease on a share.
+        """
+        if self._fd is None or self.is_free(ancestors, uuid):
+            return capacity
+        parent = ancestors[-1] if ancestors else None
+        where = Range(device_range(parent, uuid).start, capacity)
+        left = total_units(without(where, locks.locked_ranges(self._fd, where)))
+        # All of it unlocked, and yet in use: by a lease below one that is gone.
+        return 0 if left == capacity == DEVICE_UNITS else left
+
     def is_live(self, lease_id: str) -> bool:
         """Return whether somebody keeps this lease alive."""
         return is_lease_id(lease_id) and self._locked(lease_byte(lease_id))
@@ -144,6 +157,32 @@ class LeaseStore:
     def anyone_waits(self) -> bool:
         """Return whether there is any live ticket: one question, whatever the queue's length."""
         return self._locked(QUEUE)
+
+    def waiters_before(
+        self, ticket: int | None, known: dict[int, Waiter] | None = None
+    ) -> Iterator[Waiter]:
+        """Yield who waits, in their order, up to a ticket; None for all.
+
+        Nothing is read of those who come after the last one that is looked at. ``known`` is what
+        the caller has read before, by ticket: that is taken up again, and those who have stopped
+        looking are left out without being read.
+        """
+        if self._fd is None or self._records is None:
+            return
+        where = QUEUE if ticket is None else Range(QUEUE.start, ticket)
+        if not where.length:
+            return
+        reader = LeaseReader(self._fd, self._records)
+        for found in locks.locked_ranges(self._fd, where):
+            number = found.start - QUEUE.start
+            if known is not None and not self._records.looks(number):
+                continue
+            waiter = None if known is None else known.get(number)
+            waiter = waiter or reader.waiter(found)
+            if waiter is not None:
+                if known is not None:
+                    known[number] = waiter
+                yield waiter
 
     def _locked(self, where: Range) -> bool:
         return self._fd is not None and locks.first_lock(self._fd, where) is not None
@@ -172,92 +211,18 @@ class LeaseStore:
         """Return every live lease and waiter, and which of these devices nobody claims."""
         if self._fd is None or self._records is None or not self._locked(WHOLE_FILE):
             return Holdings()
-        # One moment, one answer: a process and a user are asked for once, however many leases.
-        is_alive = functools.cache(processes.is_alive)
-        user_of = functools.cache(processes.user_name)
-        leases: list[Lease] = []
-        waiters: list[Waiter] = []
-        for where in locks.locked_ranges(self._fd, LEASE_IDS):
-            # Only a single unit is a lease id: a longer lock is somebody's nonsense.
-            found = self._records.read(lease_id_at(where.start)) if where.length == 1 else None
-            if found is None:
-                continue
-            if found.record.ticket is not None and not found.record.uuids:
-                if self._locked(ticket_byte(found.record.ticket)):
-                    waiters.append(self._waiter(found, user_of(found.uid), is_alive))
-            elif found.record.uuids:
-                leases.append(self._lease(found, user_of(found.uid), is_alive))
+        reader = LeaseReader(self._fd, self._records)
+        leases = [
+            lease
+            for where in locks.locked_ranges(self._fd, LEASE_IDS)
+            if (lease := reader.lease(where)) is not None
+        ]
         leases.sort(key=lambda lease: (lease.record.indices, lease.record.since))
-        waiters.sort(key=lambda waiter: waiter.record.ticket or 0)
         claimed = {uuid for lease in leases for uuid in lease.record.uuids}
         unclaimed = tuple(u for u in known_uuids if u not in claimed and not self.is_free((), u))
-        return Holdings(with_conflicts(tuple(leases)), tuple(waiters), unclaimed)
-
-    def _waiter(
-        self, found: FoundRecord, user: str, is_alive: Callable[[ProcessRef], bool | None]
-    ) -> Waiter:
-        owner = found.record.owner
-        known = _all(owner)
-        if known and all(is_alive(process) is False for process in known):
-            # Its ticket is locked by somebody, who is not the one the record was written by.
-            return Waiter(found.record, None, stalled=True)
-        stalled = time.time() - found.touched > STALLED_SECONDS
-        return Waiter(found.record, user, stalled)
-
-    def _lease(
-        self,
-        found: FoundRecord,
-        user: str,
-        is_alive: Callable[[ProcessRef], bool | None],
-    ) -> Lease:
-        record = found.record
-        parent = record.ancestors[-1] if record.ancestors else None
-        if not all(self._locked(device_range(parent, uuid)) for uuid in record.uuids):
-            return Lease(record, user, "active", (), NOT_HELD)
-        owner = record.owner
-        workers = tuple(worker.pid for worker in owner.workers if is_alive(worker))
-        if workers:
-            return Lease(record, user, "draining", workers, f"kept by {_named(workers)}")
-        known = _all(owner)
-        alive = tuple((process, is_alive(process)) for process in known)
-        if not alive or any(lives for _, lives in alive):
-            pids = tuple(p.pid for p, lives in alive if lives and p is not owner.keeper)
-            watched = any(lives is not False for p, lives in alive if p is owner.keeper)
-            return Lease(record if watched else _unwatched(record), user, "active", pids)
-        if any(lives is None for _, lives in alive):
-            return self._elsewhere(found, user)
-        return self._draining(found, user)
-
-    def _elsewhere(self, found: FoundRecord, user: str) -> Lease:
-        """Describe a lease whose processes are of another pid namespace, a container's say."""
-        owners = {info.uid for info in self._keepers(found.record.id)}
-        if owners and found.uid not in owners:
-            return self._draining(found, user)
-        note = None if owners else "its processes are in another container and cannot be seen here"
-        return Lease(found.record, user, "active", (), note)
-
-    def _keepers(self, lease_id: str) -> tuple[processes.ProcessInfo, ...]:
-        infos = (processes.look(process.pid) for process in self.kept_by(lease_id))
-        return tuple(info for info in infos if info is not None)
-
-    def _draining(self, found: FoundRecord, user: str) -> Lease:
-        """Describe a lease whose own processes are gone, and what keeps it alive."""
-        assert self._fd is not None
-        record = found.record
-        pids = processes.holders_of(os.fstat(self._fd), lease_byte(record.id))
-        if not pids:
-            leaders = {process.pid for process in record.owner.processes}
-            pids = tuple(p for pid in leaders for p in processes.in_session(pid, found.uid))
-        owners = {info.uid for pid in pids if (info := processes.look(pid)) is not None}
-        if found.uid in owners:
-            return Lease(record, user, "draining", pids, f"kept by {_named(pids)}")
-        # Whoever locks what was a lease of somebody who is gone does not become that somebody.
-        if owners:
-            holder = ", ".join(sorted(map(processes.user_name, owners)))
-            note = f"recorded for {user}, but kept by {_named(pids)} of {holder}"
-            return Lease(record, holder, "draining", pids, note)
-        note = f"recorded for {user}, but no process of {user} can be seen to keep it"
-        return Lease(record, None, "draining", (), note)
+        return Holdings(
+            with_conflicts(tuple(leases)), tuple(self.waiters_before(None)), unclaimed
+        )
 
     def publish(self, claim: Claim, record: Record) -> None:
         """Write the record of a claim.
@@ -270,6 +235,12 @@ class LeaseStore:
         if self._records is not None and not claim.closed:
             self._records.write(record)
 
+    def leave_queue(self, claim: Claim) -> None:
+        """Give a claim's ticket back, if it has one, and the record that says what it waits for."""
+        if claim.ticket is not None and self._records is not None:
+            self._records.remove_waiter(claim.ticket)
+        claim.leave_queue()
+
     def withdraw(self, claim: Claim) -> None:
         """End a claim in this process: its record goes first, so that none outlives its lease.
 
@@ -279,6 +250,7 @@ class LeaseStore:
         if self._records is None or claim.closed or claim.inherited:
             claim.close()
             return
+        self.leave_queue(claim)
         found = self._records.read(claim.id)
         left = self._left_of(claim.id, claim.sharing) if claim.shared else ()
         if found is not None and left:
@@ -313,6 +285,10 @@ class LeaseStore:
             if info.pid != os.getpid() and not known & {info.pid, info.session}
         )
 
+    def _keepers(self, lease_id: str) -> tuple[processes.ProcessInfo, ...]:
+        infos = (processes.look(process.pid) for process in self.kept_by(lease_id))
+        return tuple(info for info in infos if info is not None)
+
     def _leave_to_keepers(self, record: Record) -> None:
         # Whoever locks the byte of a lease that ended is not believed: only processes that can be
         # seen to hold the lock and are this user's own count.
@@ -329,15 +305,18 @@ class LeaseStore:
 
     def show_life(self, claim: Claim) -> None:
         """Show that a waiter still looks."""
-        if self._records is not None:
-            self._records.touch(claim.id)
+        if self._records is not None and claim.ticket is not None:
+            self._records.touch_waiter(claim.ticket)
 
     def sweep(self) -> None:
-        """Remove some records of ours whose lease is gone."""
-        if self._records is not None:
-            for name, lease_id in self._records.dead_candidates():
-                if not self.is_live(lease_id):
-                    self._records.remove_file(name)
+        """Remove some records of ours whose lease is gone, and note in the log that it is."""
+        from jupyter_gpu.adapters.grant_log import GrantLog  # noqa: PLC0415 - readers are quick
+
+        for one in () if self._records is None else self._records.dead_candidates():
+            if not self._locked(one.alive) and self._records is not None:
+                self._records.remove_file(one.name)
+                if one.lease_id is not None:
+                    GrantLog(self.place).ended(one.lease_id, exact=False, at=one.touched)
 
     def recent_devices(self, notebook: str | None) -> tuple[str, ...]:
         """Return the UUIDs that this user's notebook had last time."""
@@ -356,19 +335,3 @@ class LeaseStore:
             return ()
         pids = processes.holders_of(os.fstat(self._fd), lease_byte(lease_id))
         return tuple(processes.reference(pid) for pid in pids)
-
-
-def _all(owner: Owner) -> tuple[ProcessRef, ...]:
-    return (*owner.processes, *(() if owner.keeper is None else (owner.keeper,)))
-
-
-def _named(pids: tuple[int, ...]) -> str:
-    infos = [processes.look(pid) for pid in pids[:3]]
-    names = [f"process {info.pid} ({info.command})" for info in infos if info is not None]
-    more = f" and {len(pids) - 3} more" if len(pids) > 3 else ""  # noqa: PLR2004 - three are enough
-    return ", ".join(names) + more
-
-
-def _unwatched(record: Record) -> Record:
-    # When the server is gone nobody tells any more whether the kernel is idle.
-    return dataclasses.replace(record, owner=dataclasses.replace(record.owner, idle_since=None))

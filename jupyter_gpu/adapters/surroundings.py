@@ -1,4 +1,4 @@
-"""What this process runs in: a container, a pid namespace, an MPS daemon, a kernel module."""
+"""What this process runs in: a container, a pid namespace, a kernel module."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jupyter_gpu.adapters import processes
-from jupyter_gpu.core.facts import MPS
 
 _MARKS = ("/.dockerenv", "/run/.containerenv")
 _HOST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
@@ -32,10 +31,3 @@ def kernel_module(path: str = "/proc/driver/nvidia/version") -> str | None:
     except OSError:
         return None
     return None if found is None else found[1]
-
-
-def find_mps(environ: Mapping[str, str]) -> MPS:
-    """Return where MPS clients of this environment look, and whether a daemon runs there."""
-    from jupyter_gpu.adapters import mps  # noqa: PLC0415 - which asks this module for its pids
-
-    return mps.find_mps(environ)

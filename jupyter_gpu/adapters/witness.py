@@ -22,6 +22,7 @@ from jupyter_gpu.core.layout import (
     change_byte,
     device_range,
     lease_id_at,
+    total_units,
 )
 from jupyter_gpu.core.leases import Record
 
@@ -77,19 +78,16 @@ class Witness:
         mine, asked = os.fstat(self._fd), os.fstat(fd)
         return (mine.st_dev, mine.st_ino) == (asked.st_dev, asked.st_ino)
 
-    def holds(self, fd: int, where: Range) -> bool:
-        """Return whether the description behind a descriptor has locked this, and nobody else."""
-        return (
-            locks.first_lock(self._fd, where) is not None and locks.first_lock(fd, where) is None
-        )
-
     def devices_on(
         self, fd: int, ancestors: tuple[str, ...], uuids: Iterable[str]
-    ) -> tuple[str, ...]:
-        """Return those of the devices that the description holds, below these ancestors."""
+    ) -> dict[str, int]:
+        """Return what the description holds of the devices, in units, below these ancestors."""
         parent = ancestors[-1] if ancestors else None
-        asked = dict.fromkeys(uuids)
-        return tuple(uuid for uuid in asked if self.holds(fd, device_range(parent, uuid)))
+        found = {
+            uuid: total_units(locks.held_by(fd, self._fd, device_range(parent, uuid)))
+            for uuid in dict.fromkeys(uuids)
+        }
+        return {uuid: units for uuid, units in found.items() if units}
 
     def leases_on(self, fd: int) -> tuple[str, ...]:
         """Return the ids of every lease that the description keeps alive."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.layout import DEVICE_UNITS
 from jupyter_gpu.core.overview import Overview
+from jupyter_gpu.core.standing import standing
 
 if TYPE_CHECKING:
     from jupyter_gpu.core.kernel_process import KernelProcess
@@ -28,6 +30,8 @@ def status_answer(overview: Overview) -> dict[str, object]:
         "devices": [_device(device, overview) for device in inventory.devices],
         "visible": _visible(overview.visible),
         "leasing": _leasing(overview),
+        "queue": _queue(overview),
+        "rules": _rules(overview),
     }
     if process is not None:
         lease = overview.lease
@@ -45,9 +49,10 @@ def who_answer(overview: Overview) -> dict[str, object]:
             {**lease.as_json(), "memory_used_bytes": overview.memory_used_on(lease)}
             for lease in holdings.leases
         ],
-        "queue": [waiter.as_json(place) for place, waiter in enumerate(holdings.waiters, 1)],
+        "queue": _queue(overview),
         "unclaimed": list(holdings.unclaimed),
         "leasing": _leasing(overview),
+        "rules": _rules(overview),
     }
 
 
@@ -57,6 +62,7 @@ def map_answer(visible: Visible) -> dict[str, object]:
 
 
 def _device(device: Device, overview: Overview) -> dict[str, object]:
+    hold = overview.holds.holding(device)
     return {
         "index": device.index,
         "uuid": device.uuid,
@@ -72,8 +78,23 @@ def _device(device: Device, overview: Overview) -> dict[str, object]:
         "power_watts": device.power_watts,
         "processes": _processes(device, overview),
         "leases": [lease.as_json() for lease in overview.holdings.on(device.uuid)],
+        "hold": None if hold is None else hold.as_json(),
+        "free_share": standing(device, overview).free_units / DEVICE_UNITS,
         "problem": device.problem,
     }
+
+
+def _queue(overview: Overview) -> list[dict[str, object]]:
+    held_back = {} if overview.rules is None else overview.rules.held_back
+    return [
+        {**waiter.as_json(place), "held_back": held_back.get(waiter.record.id)}
+        for place, waiter in enumerate(overview.holdings.waiters, 1)
+    ]
+
+
+def _rules(overview: Overview) -> dict[str, object] | None:
+    rules = overview.rules
+    return None if rules is None else {**rules.answer, "problem": rules.problem}
 
 
 def _processes(device: Device, overview: Overview) -> list[dict[str, object]]:

@@ -42,6 +42,8 @@ def obstacle(
     *,
     ours: Collection[int] = (),
     min_free_memory_bytes: int | None = None,
+    shared: bool = False,
+    through_mps: bool = False,
 ) -> Obstacle | None:
     """Return what stands against leasing this device now, or None.
 
@@ -56,16 +58,24 @@ def obstacle(
         Pids that belong to the lease that asks, or to the lease it is nested in.
     min_free_memory_bytes
         What the request wants to be free.
+    shared
+        Whether others hold shares of it, beside which the new one is to be: then their processes
+        are in ``ours`` as far as they can be seen, and unseen ones are taken for theirs.
+    through_mps
+        Whether the kernel will go through an MPS server, which is the one process of a device in
+        exclusive-process mode.
     """
     if device.problem is not None:
         return Obstacle(device.problem)
-    if device.exclusive:
+    if device.exclusive and not through_mps:
         return Obstacle("in exclusive-process mode, or closed to compute")
-    return _foreign_process(device, known, ours) or _memory(device, min_free_memory_bytes)
+    return _foreign_process(device, known, ours, shared=shared) or _memory(
+        device, min_free_memory_bytes, shared=shared
+    )
 
 
 def _foreign_process(
-    device: Device, known: Mapping[int, KnownProcess], ours: Collection[int]
+    device: Device, known: Mapping[int, KnownProcess], ours: Collection[int], *, shared: bool
 ) -> Obstacle | None:
     for process in device.processes:
         info = known.get(process.pid)
@@ -73,6 +83,8 @@ def _foreign_process(
             continue
         if info is not None:
             return Obstacle(f"used without a lease by {info.user}: {process.pid} {info.command}")
+        if shared:
+            continue
         return Obstacle(
             "used by a process that cannot be seen from here (ending, or outside this container)",
             passing=True,
@@ -80,10 +92,12 @@ def _foreign_process(
     return None
 
 
-def _memory(device: Device, min_free_memory_bytes: int | None) -> Obstacle | None:
+def _memory(
+    device: Device, min_free_memory_bytes: int | None, *, shared: bool
+) -> Obstacle | None:
     used, free = device.memory_used_bytes, device.memory_free_bytes
     # A desktop on the display's GPU uses memory without being a compute process.
-    explained = bool(device.processes) or device.display
+    explained = bool(device.processes) or device.display or shared
     if used is not None and used > UNEXPLAINED_MEMORY_BYTES and not explained:
         held = f"{in_gib(used)} GiB in use by no process that can be seen"
         return Obstacle(held, passing=True)

@@ -53,6 +53,10 @@ class Device:
     gpu_instance: int | None = None
     compute_instance: int | None = None
 
+    def __hash__(self) -> int:
+        # Devices are keys all over a choice, and hashing every reading of them would be most of it.
+        return hash((self.uuid, self.index))
+
     @property
     def memory_free_bytes(self) -> int | None:
         """Bytes not in use, or None where the driver library does not say."""

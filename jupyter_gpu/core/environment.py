@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.leases import clean
 from jupyter_gpu.core.request import Identifiers
-from jupyter_gpu.core.variables import LEASE_FD, NOTICE, ORDER, VISIBLE
+from jupyter_gpu.core.variables import CAPS, LEASE_FD, NOTICE, ORDER, VISIBLE
 
 # Set only where the person has not: TensorFlow and JAX otherwise take nearly all the memory of
 # every visible device at once (their own documentation).
@@ -87,3 +88,29 @@ def merged(
     if notices:
         result[NOTICE] = "\n".join(notices)
     return result
+
+
+def remembered_caps(environ: Mapping[str, str], caps: Mapping[str, str]) -> str:
+    """Return what caps are set and what stood there before, for whoever takes them away again."""
+    return json.dumps({name: [value, environ.get(name)] for name, value in caps.items()})
+
+
+def without_caps(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the caps of a lease; what the person has set since stays."""
+    result = dict(environ)
+    try:
+        caps = json.loads(result.pop(CAPS, "{}"))
+        entries = [(str(name), *pair) for name, pair in caps.items()]
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return result
+    for name, value, before in (entry for entry in entries if len(entry) == _ENTRY):
+        if result.get(name) != value:
+            continue
+        if isinstance(before, str):
+            result[name] = before
+        else:
+            del result[name]
+    return result
+
+
+_ENTRY = 3

@@ -39,14 +39,11 @@ class RequestError(GPUError, ValueError):
 
 
 class UnknownOption(RequestError):
-    """An option that does not exist, or that this release does not have yet."""
+    """An option that does not exist."""
 
-    def __init__(self, option: str, known: tuple[str, ...], *, planned: bool = False) -> None:
-        self.option, self.known, self.planned = option, known, planned
-        if planned:
-            sentence = f"The option {option!r} is not built yet; remove it from the request."
-        else:
-            sentence = f"There is no option {option!r}. The options are {', '.join(known)}."
+    def __init__(self, option: str, known: tuple[str, ...]) -> None:
+        self.option, self.known = option, known
+        sentence = f"There is no option {option!r}. The options are {', '.join(known)}."
         GPUError.__init__(self, sentence)
 
 

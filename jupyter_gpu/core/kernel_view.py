@@ -16,11 +16,12 @@ from jupyter_gpu.core.late import (
     ways_to_change,
 )
 from jupyter_gpu.core.leases import Lease
+from jupyter_gpu.core.machine_view import device_words, limit_lines, queue_lines, site_notes
 from jupyter_gpu.core.notes import ON_PURPOSE
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.quantities import in_gib, in_words
 from jupyter_gpu.core.refusal import since_in_words
-from jupyter_gpu.core.standing import holder_name, standing_words
+from jupyter_gpu.core.standing import holder_name, holder_words, standing, standing_words
 from jupyter_gpu.core.view import (
     Column,
     Table,
@@ -78,9 +79,12 @@ def kernel_view(overview: Overview, process: KernelProcess, now: datetime) -> Vi
     rows = overview.shown
     lines = [_state(process), _values(process)]
     if overview.lease is not None:
-        lines.append(_lease_line(overview.lease, process, now))
+        lines.extend(_lease_lines(overview.lease, process, now))
     elif rows and process.lease_id is None and overview.leasing.exclusive:
         lines.insert(0, "Pick a PyTorch (n GPUs) kernel to have some to yourself.")
+    sharing = _sharing(overview, now)
+    if sharing:
+        lines.append(sharing)
     others = others_words(overview, now)
     if others:
         lines.insert(len(lines) if overview.lease is not None else 1, others)
@@ -92,10 +96,11 @@ def kernel_view(overview: Overview, process: KernelProcess, now: datetime) -> Vi
         machine=machine_words(overview.inventory),
         notices=process.notices,
         tables=(table,) if table.rows else (),
-        lines=tuple(lines),
+        lines=(*lines, *queue_lines(overview), *limit_lines(overview)),
         notes=(
             *_mismatches(overview, process, rows),
             *machine_notes(overview.inventory, overview.leasing),
+            *site_notes(overview),
             *process.advice,
             *process.missing,
         ),
@@ -126,7 +131,12 @@ def _own_title(overview: Overview, lease: Lease, rows: tuple[InForce, ...]) -> s
     verb = "is" if count == 1 else "are"
     if not total:
         return f"{in_words(count)} {verb} yours, though NVML lists none now"
-    words = f"{count} of {in_words(total)} {verb} yours"
+    of_all = f"{count} of {in_words(total)}"
+    if record.share_words:
+        of_all = f"{record.share_words} ({listed(record.indices)} of {in_words(total)})"
+    elif _is_mig(overview, record.uuids):
+        of_all = in_words(count, "MIG device")
+    words = f"{of_all} {verb} yours"
     seen = len({row.uuid for row in rows} & set(record.uuids))
     if seen == count:
         return words
@@ -184,6 +194,29 @@ def _values(process: KernelProcess) -> str:
     )
     by_now = "not set now" if process.set_now is None else f"set now {now}"
     return f"CUDA_VISIBLE_DEVICES: {started}; {by_now}; in force {in_force}"
+
+
+def _is_mig(overview: Overview, uuids: tuple[str, ...]) -> bool:
+    devices = map(overview.inventory.find, uuids)
+    return any(device is not None and device.kind == "mig" for device in devices)
+
+
+def _lease_lines(lease: Lease, process: KernelProcess, now: datetime) -> tuple[str, ...]:
+    """Say whose the lease is and since when, where the request came from, and how hard it caps."""
+    record = lease.record
+    asked = record.request.in_words()
+    origin = "" if record.origin is None else f"Asked for by {_ORIGINS[record.origin]}: {asked}."
+    return (_lease_line(lease, process, now), *([origin] if origin else []), *record.caps)
+
+
+_ORIGINS = {
+    "kernelspec": "the kernelspec",
+    "notebook": "the notebook itself",
+    "server": "the server's configuration",
+    "command": "the command line",
+    "api": "a program",
+    "magic": "%gpu use",
+}
 
 
 def _lease_line(lease: Lease, process: KernelProcess, now: datetime) -> str:
@@ -254,15 +287,38 @@ def _state(process: KernelProcess) -> str:
     return " ".join((words, *imported))
 
 
+def _sharing(overview: Overview, now: datetime) -> str:
+    """Return who has the rest of the device of which this kernel has a share; else empty."""
+    own = overview.lease
+    if own is None or not own.record.share_words:
+        return ""
+    parts = []
+    for uuid in own.record.uuids:
+        device = overview.inventory.find(uuid)
+        if device is None:
+            continue
+        found = standing(device, overview)
+        holders = [
+            holder_words(lease, now)
+            for lease in found.leases
+            if lease.record.id not in (own.record.id, *own.record.ancestors)
+        ]
+        rest = " and ".join([*holders, *([found.words] if found.words else [])])
+        parts.append(f"The rest of {device_words(device)}: {rest or 'nobody has it'}")
+    return ". ".join(parts) + "."
+
+
 def others_words(overview: Overview, now: datetime | None = None) -> str:
     """Return who has the devices that are not this kernel's, or an empty text."""
     own = overview.lease
     groups: dict[str, list[Device]] = {}
     for device in overview.inventory.devices:
-        if device.kind == "mig" or (own is not None and device.uuid in own.record.uuids):
+        if device.mig_mode or (own is not None and device.uuid in own.record.uuids):
             continue
         groups.setdefault(standing_words(device, overview, now), []).append(device)
-    parts = [f"{listed(d.index for d in devices)} {words}" for words, devices in groups.items()]
+    parts = [
+        f"{', '.join(map(device_words, devices))} {words}" for words, devices in groups.items()
+    ]
     if not parts:
         return ""
     return f"{'Devices' if own is None else 'Others'}: {' · '.join(parts)}"

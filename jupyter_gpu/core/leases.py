@@ -11,15 +11,27 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from jupyter_gpu.core.errors import RequestError
-from jupyter_gpu.core.layout import QUEUE, is_lease_id
+from jupyter_gpu.core.layout import DEVICE_UNITS, QUEUE, is_lease_id
+from jupyter_gpu.core.quantities import fraction_words
 from jupyter_gpu.core.request import Request
 
+if TYPE_CHECKING:
+    from fractions import Fraction
+
 LeaseKind = Literal["kernel", "command", "api"]
+# Where a request came from: a kernelspec, the notebook's own metadata, the server's configuration,
+# a command line, a program, or ``%gpu use``.
+Origin = Literal["kernelspec", "notebook", "server", "command", "api", "magic"]
+ORIGINS: tuple[Origin, ...] = ("kernelspec", "notebook", "server", "command", "api", "magic")
 State = Literal["active", "idle", "draining"]
 KINDS: tuple[LeaseKind, ...] = ("kernel", "command", "api")
+
+# Who may read whose notebook names: everybody, each their own, nobody.
+Notebooks = Literal["all", "own", "none"]
+NOTEBOOKS: tuple[Notebooks, ...] = ("all", "own", "none")
 
 RECORD_SIZE_LIMIT = 64 * 1024
 _TEXT_LIMIT = 1024
@@ -64,8 +76,11 @@ class Owner:
 class Record:
     """What a holder wrote about its lease.
 
-    ``ancestors`` are the ids of the leases it is nested in, outermost first. While it waits,
-    ``ticket`` is its place in the queue and ``could_use`` the UUIDs that would serve it.
+    ``units`` are how much it has of each device, out of ``DEVICE_UNITS``. ``ancestors`` are the
+    ids of the leases it is nested in, outermost first. While it waits, ``ticket`` is its place in
+    the queue and ``could_use`` the UUIDs that would serve it. ``caps`` are sentences about how hard
+    what it may use is limited. ``notebooks`` says who may read the notebook's name, which stands in
+    a file of its own where only its owner may.
     """
 
     id: str
@@ -74,10 +89,31 @@ class Record:
     request: Request = field(default_factory=Request)
     uuids: tuple[str, ...] = ()
     indices: tuple[int, ...] = ()
+    units: int = DEVICE_UNITS
     ancestors: tuple[str, ...] = ()
     ticket: int | None = None
     could_use: tuple[str, ...] = ()
     because: tuple[str, ...] = ()
+    origin: Origin | None = None
+    caps: tuple[str, ...] = ()
+    notebooks: Notebooks = "all"
+
+    @property
+    def share(self) -> Fraction:
+        """The part of each device that it has: 1 for whole devices."""
+        from fractions import Fraction  # noqa: PLC0415 - readers have to be quick
+
+        return Fraction(self.units, DEVICE_UNITS)
+
+    @property
+    def share_words(self) -> str:
+        """``"¼ GPU"`` for a share, an empty text for whole devices."""
+        if self.units == DEVICE_UNITS:
+            return ""
+        asked = self.request.share
+        # What was asked for, as it was written: it is rounded down to whole units.
+        exact = asked is None or self.request.units != self.units
+        return f"{fraction_words(self.share if exact or asked is None else asked)} GPU"
 
     def to_json(self) -> str:
         """Return the record as the text of its file."""
@@ -88,7 +124,7 @@ class Record:
                 "id": self.id,
                 "kind": owner.kind,
                 "kernel_id": owner.kernel_id,
-                "notebook": owner.notebook,
+                "notebook": owner.notebook if self.notebooks == "all" else None,
                 "command": owner.command,
                 "processes": [_process_to_json(process) for process in owner.processes],
                 "keeper": None if owner.keeper is None else _process_to_json(owner.keeper),
@@ -98,16 +134,20 @@ class Record:
                 "request": self.request.as_options(),
                 "uuids": list(self.uuids),
                 "indices": list(self.indices),
+                "units": self.units,
                 "ancestors": list(self.ancestors),
                 "ticket": self.ticket,
                 "could_use": list(self.could_use),
                 "because": list(self.because),
+                "origin": self.origin,
+                "caps": list(self.caps),
+                "notebooks": self.notebooks,
             }
         )
 
     @classmethod
-    def from_json(cls, text: str, lease_id: str) -> Record:
-        """Read the text of a record's file.
+    def from_json(cls, text: str, lease_id: str | None = None) -> Record:
+        """Read the text of a record's file; ``lease_id`` is whose it has to be, None for anybody's.
 
         Raises
         ------
@@ -116,7 +156,8 @@ class Record:
             under this name).
         """
         data = json.loads(text)
-        if not isinstance(data, dict) or data.get("schema") != 1 or data.get("id") != lease_id:
+        found = data.get("id") if isinstance(data, dict) and data.get("schema") == 1 else None
+        if not isinstance(found, str) or not is_lease_id(found) or lease_id not in (None, found):
             message = "not the record of this lease"
             raise ValueError(message)
         kind = data.get("kind")
@@ -124,7 +165,7 @@ class Record:
             message = "unknown kind of lease"
             raise ValueError(message)
         return cls(
-            id=lease_id,
+            id=found,
             owner=Owner(
                 kind=kind,
                 kernel_id=_text(data.get("kernel_id")),
@@ -143,6 +184,10 @@ class Record:
             ticket=_ticket(data.get("ticket")),
             could_use=_texts(data.get("could_use")),
             because=_texts(data.get("because")),
+            units=_units(data.get("units", DEVICE_UNITS)),
+            origin=next((one for one in ORIGINS if one == data.get("origin")), None),
+            caps=_texts(data.get("caps")),
+            notebooks=next((one for one in NOTEBOOKS if one == data.get("notebooks")), "all"),
         )
 
 
@@ -165,6 +210,11 @@ class Lease:
         if self.state == "active" and self.record.owner.idle_since is not None:
             object.__setattr__(self, "state", "idle")
 
+    @property
+    def share(self) -> Fraction:
+        """The part of each of its devices that it has: 1 for whole devices."""
+        return self.record.share
+
     def as_json(self) -> dict[str, object]:
         """Return the Lease of interface.md."""
         record = self.record
@@ -172,7 +222,7 @@ class Lease:
             "id": record.id,
             "uuids": list(record.uuids),
             "indices": list(record.indices),
-            "share": 1.0,
+            "share": record.units / DEVICE_UNITS,
             "user": self.user,
             "kind": record.owner.kind,
             "kernel_id": record.owner.kernel_id,
@@ -183,6 +233,9 @@ class Lease:
             "state": self.state,
             "idle_since": record.owner.idle_since if self.state == "idle" else None,
             "because": list(record.because),
+            "request": record.request.as_options(),
+            "origin": record.origin,
+            "caps": list(record.caps),
             "note": self.note,
         }
 
@@ -270,6 +323,11 @@ def _integers(value: object) -> tuple[int, ...]:
 def _ticket(value: object) -> int | None:
     number = _integer(value)
     return number if number is not None and 0 <= number < QUEUE.length else None
+
+
+def _units(value: object) -> int:
+    number = _integer(value)
+    return number if number is not None and 0 < number <= DEVICE_UNITS else DEVICE_UNITS
 
 
 def _process(value: object) -> ProcessRef | None:

@@ -57,6 +57,7 @@ _QUEUE = (
 )
 _MAP = (Column("Visible = physical"), Column("Model", shrinks=True), Column("UUID"))
 _USER_LENGTH = 16
+_WAITERS_NAMED = 3
 _CUINIT = {100: "100 (no device)", 101: "101 (invalid device: the same one twice)"}
 
 
@@ -66,7 +67,7 @@ def status_view(overview: Overview, now: datetime) -> View:
     standings = tuple(standing(device, overview) for device in inventory.devices)
     rows = tuple(
         (
-            _place(found.device),
+            device_words(found.device),
             model_words(found.device),
             memory_words(found.device),
             load_words(found.device),
@@ -78,8 +79,16 @@ def status_view(overview: Overview, now: datetime) -> View:
         title=_title(standings, overview.leasing),
         machine=machine_words(inventory),
         tables=(Table("Devices of this machine", _STATUS, rows),) if rows else (),
-        lines=(_visible_line(overview.visible, inventory),) if rows else (),
-        notes=(*overview.visible.notes, *machine_notes(inventory, overview.leasing)),
+        lines=(
+            *((_visible_line(overview.visible, inventory),) if rows else ()),
+            *queue_lines(overview),
+            *limit_lines(overview),
+        ),
+        notes=(
+            *overview.visible.notes,
+            *machine_notes(inventory, overview.leasing),
+            *site_notes(overview),
+        ),
     )
 
 
@@ -91,23 +100,27 @@ def who_view(overview: Overview, now: datetime) -> View:
         rows = tuple(_lease_row(lease, overview, now) for lease in leases)
         tables.append(Table("Leases", _LEASES, rows))
     if waiters:
-        rows = tuple(_waiter_row(place, waiter, now) for place, waiter in enumerate(waiters, 1))
+        held_back = {} if overview.rules is None else overview.rules.held_back
+        rows = tuple(
+            _waiter_row(place, waiter, now, held_back.get(waiter.record.id))
+            for place, waiter in enumerate(waiters, 1)
+        )
         tables.append(Table("Waiting", _QUEUE, rows))
     title = f"{in_words(len(leases), 'lease')} on this machine" if leases else "No GPU is leased"
     if not overview.leasing.exclusive:
         title = "No lease can be seen here"
-    groups: dict[str, list[int]] = {}
-    for device in overview.inventory.gpus if overview.leasing.exclusive else ():
+    groups: dict[str, list[str]] = {}
+    for device in overview.inventory.devices if overview.leasing.exclusive else ():
         found = standing(device, overview)
-        if not found.leases:
-            groups.setdefault(found.words, []).append(device.index)
-    rest = " · ".join(f"{listed(indices)} {words}" for words, indices in groups.items())
+        if found.words and not device.mig_mode:
+            groups.setdefault(found.words, []).append(device_words(device))
+    rest = " · ".join(f"{', '.join(names)} {words}" for words, names in groups.items())
     return View(
         title=title,
         machine=machine_words(overview.inventory),
         tables=tuple(tables),
-        lines=(f"Not leased: {rest}",) if rest else (),
-        notes=machine_notes(overview.inventory, overview.leasing),
+        lines=(*((f"Not leased: {rest}",) if rest else ()), *limit_lines(overview)),
+        notes=(*machine_notes(overview.inventory, overview.leasing), *site_notes(overview)),
     )
 
 
@@ -140,20 +153,62 @@ def _title(standings: tuple[Standing, ...], leasing: Leasing) -> str:
     if not leasing.exclusive:
         return in_words(len(gpus))
     free = sum(found.words == FREE for found in gpus)
-    return f"{in_words(len(gpus))}, {free or 'none'} free"
+    words = f"{in_words(len(gpus))}, {free or 'none'} free"
+    in_part = sum(bool(found.leases) and found.free_units > 0 for found in gpus)
+    if in_part:
+        words += f", {in_part} in part"
+    parts = [found for found in standings if found.device.kind == "mig"]
+    if parts:
+        free = sum(found.words == FREE for found in parts)
+        words += f"; {in_words(len(parts), 'MIG device')}, {free or 'none'} free"
+    return words
 
 
-def _place(device: Device) -> str:
-    return str(device.index) if device.kind == "gpu" else f"{device.index} part"
+def device_words(device: Device) -> str:
+    """Return a device as a list of them names it: ``"3"``, ``"1 (MIG 1g.18gb)"``."""
+    return str(device.index) if device.kind == "gpu" else f"{device.index} (MIG {device.profile})"
+
+
+def queue_lines(overview: Overview) -> tuple[str, ...]:
+    """Return one line about who waits, none where nobody does."""
+    waiters = overview.holdings.waiters
+    if not waiters:
+        return ()
+    named = [
+        f"{waiter.user or 'unknown user'} for {waiter.record.request.in_words()}"
+        for waiter in waiters[:_WAITERS_NAMED]
+    ]
+    more = f" and {len(waiters) - len(named)} more" if len(waiters) > len(named) else ""
+    return (f"Waiting, in this order: {'; '.join(named)}{more}.",)
+
+
+def limit_lines(overview: Overview) -> tuple[str, ...]:
+    """Return what the site's rules mean for who looks, none where there are no such rules."""
+    rules = overview.rules
+    if rules is None:
+        return ()
+    reserved: dict[str, list[str]] = {}
+    for device in overview.inventory.devices:
+        why = rules.reserved.get(device.uuid or "")
+        if why is not None:
+            reserved.setdefault(why, []).append(device_words(device))
+    words = [f"{', '.join(names)} {why}" for why, names in reserved.items()]
+    closed = (f"Not open to you: {' · '.join(words)}",) if words else ()
+    return (*(() if rules.limit is None else (rules.limit,)), *closed)
+
+
+def site_notes(overview: Overview) -> tuple[str, ...]:
+    """Return what is wrong with the rules, or with the list of holds."""
+    rules = None if overview.rules is None else overview.rules.problem
+    return tuple(problem for problem in (rules, overview.holds.problem) if problem is not None)
 
 
 def _held_by(found: Standing, now: datetime) -> str:
-    if not found.leases:
-        return found.words
-    return "; ".join(
+    holders = [
         f"{holder_words(lease, now)} since {since_in_words(lease.record.since, now)}"
         for lease in found.leases
-    )
+    ]
+    return "; ".join([*holders, *([found.words] if found.words else [])])
 
 
 def _visible_line(visible: Visible, inventory: Inventory) -> str:
@@ -166,7 +221,7 @@ def _visible_line(visible: Visible, inventory: Inventory) -> str:
 
 def _lease_row(lease: Lease, overview: Overview, now: datetime) -> tuple[str, ...]:
     record, used = lease.record, overview.memory_used_on(lease)
-    more = []
+    more = [record.share_words] if record.share_words else []
     if lease.state == "idle":
         more.append(idle_in_words(record.owner.idle_since, now))
     if lease.pids:
@@ -179,8 +234,10 @@ def _lease_row(lease: Lease, overview: Overview, now: datetime) -> tuple[str, ..
         more.append("inside another lease")
     if record.because not in ((), (USUAL_REASON,)):
         more.append(f"chosen: {', '.join(record.because)}")
+    parts = [overview.inventory.find(uuid) for uuid in record.uuids]
+    mig = [part for part in parts if part is not None and part.kind == "mig"]
     return (
-        spans(record.indices),
+        ", ".join(map(device_words, mig)) if mig else spans(record.indices),
         _shown_user(lease.user),
         holder_name(lease),
         since_in_words(record.since, now),
@@ -194,9 +251,13 @@ def _shown_user(user: str | None) -> str:
     return name if len(name) <= _USER_LENGTH else f"{name[: _USER_LENGTH - 1]}…"
 
 
-def _waiter_row(place: int, waiter: Waiter, now: datetime) -> tuple[str, ...]:
+def _waiter_row(
+    place: int, waiter: Waiter, now: datetime, held_back: str | None
+) -> tuple[str, ...]:
     record = waiter.record
     asks = record.request.in_words()
+    if held_back is not None:
+        asks = f"{asks} (its own limit: {held_back})"
     return (
         str(place),
         _shown_user(waiter.user),

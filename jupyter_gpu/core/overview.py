@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from jupyter_gpu.core.devices import Inventory
+from jupyter_gpu.core.holds import Holds
 from jupyter_gpu.core.kernel_process import InForce
 from jupyter_gpu.core.leases import Holdings, Lease
 
 if TYPE_CHECKING:
     from jupyter_gpu.core.kernel_process import KernelProcess
     from jupyter_gpu.core.visibility import Visible
+
 
 @dataclass(frozen=True, slots=True)
 class SeenProcess:
@@ -42,6 +44,24 @@ class Leasing:
 
 
 @dataclass(frozen=True, slots=True)
+class RulesShown:
+    """What of the site's rules concerns who looks.
+
+    ``limit`` is a sentence about their own limit and what they hold, ``reserved`` words by the UUID
+    of each device that they may not have, ``held_back`` the sentence by lease id of each waiter
+    whom only their own limit keeps waiting; ``problem`` why the rules cannot be used, which means
+    that nothing is granted; ``answer`` what programs read.
+    """
+
+    source: str | None = None
+    limit: str | None = None
+    reserved: Mapping[str, str] = field(default_factory=dict)
+    held_back: Mapping[str, str] = field(default_factory=dict)
+    problem: str | None = None
+    answer: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """One machine at one moment; ``process`` only where a kernel asks."""
 
@@ -51,6 +71,8 @@ class Overview:
     leasing: Leasing = field(default_factory=Leasing)
     seen: tuple[SeenProcess, ...] = ()
     process: KernelProcess | None = None
+    holds: Holds = field(default_factory=Holds)
+    rules: RulesShown | None = None
 
     @property
     def shown(self) -> tuple[InForce, ...]:

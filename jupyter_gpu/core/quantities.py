@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from jupyter_gpu.core.errors import RequestError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([A-Za-z]*)\s*")
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LEAST_PLAIN_BYTES = 2**20
+_VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 _BYTES = {
     "": 1,
     "b": 1,
@@ -89,3 +94,12 @@ def in_gib(number_bytes: int | None, *, digits: int = 1) -> str:
 def in_words(count: int, noun: str = "GPU") -> str:
     """Return ``"1 GPU"``, ``"2 GPUs"``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def fraction_words(part: Fraction) -> str:
+    """Return ``"¼"``, ``"3/10"`` where there is no sign for it, ``"1"`` for the whole."""
+    import unicodedata  # noqa: PLC0415 - only where there are shares
+
+    text = str(part)
+    signs = {unicodedata.normalize("NFKC", sign).replace("⁄", "/"): sign for sign in _VULGAR}
+    return signs.get(text, text)

@@ -6,6 +6,7 @@ doubled on the way there.
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from pathlib import PurePath
 from typing import Literal
 
 from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.layout import DEVICE_UNITS
 from jupyter_gpu.core.leases import Holdings, Lease, LeaseKind, Owner
 from jupyter_gpu.core.policy import Candidate, count_wanted, eligible
-from jupyter_gpu.core.quantities import as_text, in_words
+from jupyter_gpu.core.quantities import as_text, fraction_words, in_words
 from jupyter_gpu.core.request import Request
 
 _HOUR, _DAY = 60, 24 * 60  # in minutes
+_DENOMINATOR = 100
 
 
 def holder_in_words(owner: Owner) -> str:
@@ -106,15 +109,18 @@ def refusal(
     holdings: Holdings,
     reader: Reader,
     notes: tuple[str, ...] = (),
+    limit: str | None = None,
 ) -> str:
-    """Return the message for a request that cannot be met now."""
+    """Return the message for a request that cannot be met now.
+
+    ``limit`` is the sentence of a limit that stands against it, whatever is free.
+    """
     pool = tuple(candidate.device for candidate in candidates)
     serving = eligible(request, pool)
     wanted = count_wanted(request, serving)
     by_device = {candidate.device: candidate for candidate in candidates}
-    free = [device for device in serving if by_device[device].reason is None]
-    asked = "No GPU is free" if wanted == 1 else f"No {in_words(wanted)} are free"
-    lines = [f"{asked} ({_of(request, pool)})."]
+    free = [device for device in serving if by_device[device].serves(request)]
+    lines = [limit or f"{_none_free(request, wanted)} ({_of(request, pool)})."]
     told: set[str] = set()
     for device in serving:
         leases = holdings.on(device.uuid)
@@ -126,6 +132,7 @@ def refusal(
         if not leases and reason is not None:
             silent = device.uuid in holdings.unclaimed
             lines.append(f"  {device.index}  {_SILENT if silent else reason}")
+    lines.extend(_room_lines(request, serving, by_device))
     for some, words in (
         ([device for device in free if device.uuid in reader.own], "yours already"),
         ([d for d in free if d.uuid not in reader.own], f"free, but {wanted} are needed"),
@@ -143,8 +150,40 @@ def refusal(
     if reader.kind == "magic":  # no dialog, and a line to type stays in one piece
         remedies = _magic_remedies(request, wanted, len(free))
         return "\n".join([short_lines("\n".join(lines)), *remedies])
-    lines.extend(_remedies(reader.kind, wanted, len(free), mine=mine))
+    lines.extend(_remedies(request, reader.kind, wanted, len(free), mine=mine))
     return short_lines("\n".join(lines))
+
+
+def _none_free(request: Request, wanted: int) -> str:
+    if request.share is not None or request.profile is not None:
+        return f"No {request.amount_in_words().removeprefix('1 ')} is free"
+    return "No GPU is free" if wanted == 1 else f"No {in_words(wanted)} are free"
+
+
+def _room_lines(
+    request: Request, serving: tuple[Device, ...], by_device: dict[Device, Candidate]
+) -> list[str]:
+    """Return how much is left of each device that is not free enough for a share."""
+    if request.share is None:
+        return []
+    lines = []
+    for device in serving:
+        found = by_device[device]
+        if found.reason is None and not found.serves(request):
+            left = units_words(found.free_units)
+            lines.append(f"  {device.index}  {left} left, {request.amount_in_words()} is needed")
+    return lines
+
+
+def units_words(units: int) -> str:
+    """Return so much of a device in words: ``"¼ GPU"``, ``"nothing"``."""
+    from fractions import Fraction  # noqa: PLC0415 - only about shares
+
+    if not units:
+        return "nothing"
+    part = Fraction(units, DEVICE_UNITS)
+    rounded = part.limit_denominator(_DENOMINATOR)
+    return f"{fraction_words(rounded)} GPU" if rounded == part else f"{float(part):.2f} GPU"
 
 
 def _magic_remedies(request: Request, wanted: int, free: int) -> list[str]:
@@ -153,7 +192,7 @@ def _magic_remedies(request: Request, wanted: int, free: int) -> list[str]:
     kept = "" if request.model is None else f" --model {shlex.quote(request.model)}"
     kept += "" if memory is None else f" --min-free-memory {as_text(memory)}"
     out_of = f" --devices {shlex.quote(devices)}" if devices else ""
-    what = f" {'all' if request.gpus == 'all' else wanted}{out_of}"
+    what = f" {request.amount if request.gpus in (1, 'all') else wanted}{out_of}"
     if devices and request.gpus == len(request.devices):
         # A number alone is how many: one device is named by the option, a list by itself.
         what = out_of if len(request.devices) == 1 else f" {shlex.quote(devices)}"
@@ -163,7 +202,9 @@ def _magic_remedies(request: Request, wanted: int, free: int) -> list[str]:
     return lines
 
 
-def _remedies(kind: LeaseKind, wanted: int, free: int, *, mine: bool) -> list[str]:
+def _remedies(
+    request: Request, kind: LeaseKind, wanted: int, free: int, *, mine: bool
+) -> list[str]:
     """Return what this reader can do, in the words of where they asked."""
     fewer = 0 < free < wanted
     if kind == "command":
@@ -176,7 +217,9 @@ def _remedies(kind: LeaseKind, wanted: int, free: int, *, mine: bool) -> list[st
     if fewer:
         lines.append(f"Or take {free}: pick a kernel with {in_words(free)}.")
     lines.append("For an entry that waits:")
-    lines.append(f"  jupyter gpu install --gpus {wanted} --wait 30m --name wait-{wanted}")
+    amount = str(request.amount) if wanted == 1 else str(wanted)
+    name = re.sub("[^0-9a-z.]+", "-", amount)
+    lines.append(f"  jupyter gpu install --gpus {amount} --wait 30m --name wait-{name}")
     return lines
 
 
@@ -192,6 +235,7 @@ def _lease_line(lease: Lease, now: datetime) -> str:
     record = lease.record
     indices = ", ".join(map(str, record.indices))
     words = f"  {indices}  {lease.user or 'unknown user'}  {holder_in_words(record.owner)}"
+    words += f"  {record.share_words}" if record.share_words else ""
     words += f"  since {since_in_words(record.since, now)}"
     if lease.state == "draining":
         words += ", draining"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from jupyter_gpu.core.layout import DEVICE_UNITS
 from jupyter_gpu.core.leases import Lease, ProcessRef
 
 NOT_HELD = "this record claims a device it does not hold"
@@ -21,7 +24,7 @@ def with_conflicts(leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
     for rivals in holders.values():
         # What workers have kept may stand on a description that the next kernel has by now.
         own = [lease for lease in rivals if not lease.record.owner.workers]
-        if len({lease.user for lease in rivals}) > 1 or len({_hand(lease) for lease in own}) > 1:
+        if _too_much(own, _hand) or _too_much(rivals, lambda lease: lease.user):
             doubtful.update(lease.record.id for lease in rivals)
     return tuple(
         Lease(lease.record, lease.user, lease.state, lease.pids, CONFLICT)
@@ -29,6 +32,15 @@ def with_conflicts(leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
         else lease
         for lease in leases
     )
+
+
+def _too_much(leases: list[Lease], hand: Callable[[Lease], object]) -> bool:
+    """Return whether several hands claim more of a device together than there is."""
+    most: dict[object, int] = {}
+    for lease in leases:
+        key = hand(lease)
+        most[key] = max(most.get(key, 0), lease.record.units)
+    return sum(most.values()) > DEVICE_UNITS
 
 
 def _hand(lease: Lease) -> tuple[str | None, ProcessRef | str]:

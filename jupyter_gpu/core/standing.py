@@ -8,10 +8,10 @@ from datetime import datetime
 
 from jupyter_gpu.core.card import obstacle
 from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.layout import DEVICE_UNITS
 from jupyter_gpu.core.leases import Lease, Owner
 from jupyter_gpu.core.overview import Overview
-from jupyter_gpu.core.policy import leasable
-from jupyter_gpu.core.refusal import idle_in_words, short_holder
+from jupyter_gpu.core.refusal import idle_in_words, short_holder, units_words
 
 HOLDER_LENGTH = 40
 FREE = "free"
@@ -19,30 +19,46 @@ FREE = "free"
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One device with the leases on it, or the words for it where there are none."""
+    """One device with the leases on it, and the words for it, or for what of it nobody has.
+
+    ``free_units`` is how much of it can be leased, as far as leases and the card tell.
+    """
 
     device: Device
     leases: tuple[Lease, ...] = ()
     words: str = ""
+    free_units: int = 0
 
 
 def standing(device: Device, overview: Overview) -> Standing:
     """Return how a device stands."""
-    leases = innermost(overview.holdings.on(device.uuid))
+    everybody = overview.holdings.on(device.uuid)
+    leases = innermost(everybody)
+    hold = overview.holds.holding(device)
     if leases:
-        return Standing(device, leases)
+        held = sum(lease.record.units for lease in everybody if not lease.record.ancestors)
+        left = max(DEVICE_UNITS - held, 0)
+        if hold is not None:
+            return Standing(device, leases, hold.words)
+        return Standing(device, leases, f"{units_words(left)} {FREE}" if left else "", left)
+    why = _why_not(device, overview) if hold is None else hold.words
+    if why is not None:
+        return Standing(device, words=why)
+    free = FREE if overview.leasing.exclusive else "no use of it known"
+    return Standing(device, words=free, free_units=DEVICE_UNITS)
+
+
+def _why_not(device: Device, overview: Overview) -> str | None:
+    """Return what keeps a device from being leased that nobody has leased, or None."""
     if device.problem is not None:
-        return Standing(device, words="in MIG mode" if device.mig_mode else "out of use")
+        return "in MIG mode" if device.mig_mode else "out of use"
     if device.uuid in overview.holdings.unclaimed:
-        return Standing(device, words="held by a process that left no record")
+        return "held by a process that left no record"
     lease, process = overview.lease, overview.process
     ours = () if lease is None else lease.pids
     own = () if process is None else (process.pid,)
     found = obstacle(device, overview.known, ours=(*ours, *own))
-    if found is not None:
-        return Standing(device, words=found.sentence)
-    free = FREE if overview.leasing.exclusive else "no use of it known"
-    return Standing(device, words=free if leasable(device) else "a MIG device")
+    return None if found is None else found.sentence
 
 
 def innermost(leases: Iterable[Lease]) -> tuple[Lease, ...]:
@@ -57,7 +73,7 @@ def holder_words(lease: Lease, now: datetime | None = None) -> str:
 
     With the present, for how long its kernel has been idle is told too.
     """
-    parts = [holder_name(lease)]
+    parts = [part for part in (holder_name(lease), lease.record.share_words) if part]
     if lease.state == "draining":
         parts.append("draining")
     elif lease.state == "idle" and now is not None:
@@ -68,7 +84,8 @@ def holder_words(lease: Lease, now: datetime | None = None) -> str:
 def standing_words(device: Device, overview: Overview, now: datetime | None = None) -> str:
     """Return who has a device, or how it stands where nobody has it."""
     found = standing(device, overview)
-    return " and ".join(holder_words(lease, now) for lease in found.leases) or found.words
+    holders = " and ".join(holder_words(lease, now) for lease in found.leases)
+    return ", ".join(filter(None, [holders, found.words]))
 
 
 def holder_name(lease: Lease) -> str:

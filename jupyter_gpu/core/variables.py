@@ -15,3 +15,7 @@ STARTS_AGAIN = "restarts"
 POOL = "JUPYTER_GPU_POOL"
 # Set beside a notice that the person must be told at once.
 ANNOUNCE = "JUPYTER_GPU_ANNOUNCE"
+# The variables that cap a share, each with the value that it had before, as JSON.
+CAPS = "JUPYTER_GPU_CAPS"
+# Seconds after which a kernel that does nothing is told so.
+IDLE_WARNING = "JUPYTER_GPU_IDLE_WARNING"

@@ -14,8 +14,9 @@ from functools import partial
 from shutil import which
 
 from jupyter_gpu.adapters.child import Child
+from jupyter_gpu.adapters.cpu_affinity import bind
 from jupyter_gpu.adapters.processes import reference
-from jupyter_gpu.allocator import Acquisition
+from jupyter_gpu.allocator import Acquisition, Caller
 from jupyter_gpu.core.environment import merged
 from jupyter_gpu.core.errors import CommandError, StoreError, UsageError
 from jupyter_gpu.core.leases import Owner, clean
@@ -70,6 +71,8 @@ class Run(Command):
                 told = {"schema": 1, "lease": lease.id, "devices": devices}
                 sys.stderr.write(f"{json.dumps(told)}\n")
             environment = merged(os.environ, lease.environment)
+            if lease.cpus is not None:
+                bind(os.getpid(), lease.cpus)  # the command inherits it
             with Child(rest, environment, lease.pass_fds) as child:
                 # Nothing hangs on the record: a full disk must not end the command.
                 with contextlib.suppress(StoreError):
@@ -83,7 +86,9 @@ class Run(Command):
             processes=(reference(os.getpid()),),
         )
         limits = limits_of(os.environ)
-        with Acquisition(request, owner, os.environ, limits=limits) as acquisition, _line() as show:
+        caller = Caller("command", command[0])
+        acquiring = Acquisition(request, owner, os.environ, limits=limits, caller=caller)
+        with acquiring as acquisition, _line() as show:
             began = time.monotonic()
             while True:
                 lease = acquisition.step()
