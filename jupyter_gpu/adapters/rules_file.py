@@ -22,21 +22,24 @@ CONFIG_VARIABLE = "JUPYTER_GPU_CONFIG"
 RULES_SIZE_LIMIT = 1024 * 1024
 # To find the line of an error, pieces of the file are read again: so often at most, and of a file
 # no longer than this.
-_LOOKS, _LONGEST_SEARCHED = 60, 64 * 1024
+_LOOKS, _LONGEST_SEARCHED = 40, 32 * 1024
 _TOML_LINE = re.compile(r" \(at line ([0-9]+), column [0-9]+\)| \(at end of document\)")
 
 _Reader = Callable[[str], Mapping[str, object]]
 
 
-def find_rules_path(place: Place, environ: Mapping[str, str]) -> Path | None:
+def find_rules_path(
+    place: Place, environ: Mapping[str, str], *, system: Path = SYSTEM_DIRECTORY
+) -> Path | None:
     """Return the file of rules that holds for a place, None where there is none.
 
     ``JUPYTER_GPU_CONFIG`` counts wherever the lease directory is not the machine's own, where
     everybody has to keep to the same rules. A file that it names is returned though it be missing,
     which is an error; the machine's file need not exist. Costs one system call without a file.
+    ``system`` is the machine's own lease directory.
     """
     given = environ.get(CONFIG_VARIABLE)
-    if given and not _is_machines_own(place):
+    if given and not _is_machines_own(place, system):
         return Path(given)
     if place.kind == "simulated":
         return None
@@ -50,11 +53,11 @@ def find_rules_path(place: Place, environ: Mapping[str, str]) -> Path | None:
     return path
 
 
-def _is_machines_own(place: Place) -> bool:
+def _is_machines_own(place: Place, system: Path) -> bool:
     if place.kind != "given":
         return place.kind == "system"
     try:  # JUPYTER_GPU_LEASE_DIR may name the machine's own directory, by whatever path
-        return place.directory.samefile(SYSTEM_DIRECTORY)
+        return place.directory.samefile(system)
     except OSError:
         return False
 
@@ -153,7 +156,7 @@ def _tables(
         return loads(text)
     except malformed as error:
         found = _TOML_LINE.search(str(error))
-        line = int(found[1]) if found and found[1] else text.rstrip("\n").count("\n") + 1
+        line = int(found[1]) if found and found[1] else text.rstrip().count("\n") + 1
         why = _TOML_LINE.sub("", str(error))
         raise RulesError(str(path), f"This is not TOML: {why}.", line=line) from None
     except RecursionError:
