@@ -178,9 +178,9 @@ class TestUnknownKeys:
             ({"show-notebooks": "own"}, None, "Did you mean 'show_notebooks'?"),
             ({"user": {}}, None, "Did you mean 'users'?"),
             ({"Users": {}}, None, "Did you mean 'users'?"),
-            ({"xyzzy": 1}, None, "xyzzy: there is no such key.\nThe keys here: max_"),
+            ({"xyzzy": 1}, None, "xyzzy is not a key here.\nThe keys here: max_"),
             ({"users": {"alice": {"default_waits": 1}}}, "[users.alice]", "'default_wait'?"),
-            ({"groups": {"a b": {"limit": 1}}}, '[groups."a b"]', "limit: there is no such"),
+            ({"groups": {"a b": {"limit": 1}}}, '[groups."a b"]', "limit is not a key here"),
             ({"reserved": [{"device": [1]}]}, "[[reserved]] number 1", "Did you mean 'devices'?"),
         ],
     )
@@ -197,7 +197,7 @@ class TestUnknownKeys:
     def test_odd_ones_are_shown_safely(self):
         for key in ("", "a\nb", "\x1b[2J", "x" * 100_000, 'q"q'):
             error = refused(**{key: 1})
-            assert "there is no such key" in error.found
+            assert "is not a key here" in error.found
             assert "\x1b" not in str(error)
             assert max(map(len, str(error).splitlines())) <= 80
 
@@ -224,7 +224,7 @@ class TestTables:
             deep = {"a": deep}
         assert "a table" in refused(max_devices_per_user=deep).found
         assert "show_notebooks: a table is not one of" in refused(show_notebooks=deep).found
-        assert "there is no such key" in refused(a=deep).found
+        assert "is not a key here" in refused(a=deep).found
 
 
 class TestReserved:

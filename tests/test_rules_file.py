@@ -3,6 +3,7 @@
 import grp
 import os
 import pwd
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -323,3 +324,28 @@ print("ok")
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert child.stdout == "ok\n", child.stderr
+
+
+DOCUMENT = Path(__file__).parent.parent / "docs/rules.md"
+
+
+@pytest.mark.skipif(not DOCUMENT.exists(), reason="only the repository has the documents")
+class TestTheDocument:
+    def test_its_examples_are_rules(self, file):
+        examples = re.findall(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+        assert len(examples) == 3
+        for example in examples:
+            assert file.write(example).read() != Rules(source=str(file.path))
+
+    def test_it_shows_an_error_as_it_is(self, file):
+        text = DOCUMENT.read_text()
+        (shown,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
+        error = file.write("\n\n\n\n[groups.students]\nmax_device_per_user = 1\n").error()
+        assert str(error).replace(str(file.path), "/etc/jupyter-gpu.toml") == shown.rstrip()
+
+    def test_it_names_every_key(self, file):
+        keys = re.search(r"The keys here: (.*)\.", str(file.write("x = 1").error().found))[1]
+        assert all(
+            f"`{key}`" in DOCUMENT.read_text() or f"[{key}" in DOCUMENT.read_text()
+            for key in keys.split(", ")
+        )

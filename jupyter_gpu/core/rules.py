@@ -222,7 +222,7 @@ class _Table:
                 )
             near = did_you_mean(key, known)
             raise self.error(
-                f"{_key(key)}: there is no such key.{near}\nThe keys here: {', '.join(known)}."
+                f"{_key(key)} is not a key here.{near}\nThe keys here: {', '.join(known)}."
             )
 
     def entry(self) -> Entry:
