@@ -128,7 +128,7 @@ def test_no_descriptor_is_left_open(child):
     one, start = child()
     before = len(os.listdir("/proc/self/fd"))
     for wanted in (start, start - 1):
-        with Targets([(one.pid, wanted)], opener=pidfd_opener()) as targets:
+        with Targets([(one.pid, wanted)], opener=pidfd_opener()):
             held = len(os.listdir("/proc/self/fd")) - before
             assert held == (wanted == start)
         assert len(os.listdir("/proc/self/fd")) == before

@@ -14,12 +14,20 @@ from collections.abc import Mapping
 
 from jupyter_gpu.adapters import processes
 from jupyter_gpu.core.facts import DeviceUser
+from jupyter_gpu.core.variables import LEASE
 
+DEVICE_FOLDER = "/dev"
+_GPU = re.compile(r"nvidia[0-9]+")
 _PYTHON = re.compile(r"(?:\S*/)?python[0-9.]*\s|ipykernel|\bmultiprocessing\b")
+# How the commands of kernels read, and of the workers that multiprocessing spawns for them.
+_WORKER = re.compile(r"ipykernel|jupyter_gpu\.kernel|\bmultiprocessing\b")
+# Variables that Jupyter, or this package, gives to a kernel; what it starts inherits them.
+_KERNEL_MARKS = (b"JPY_PARENT_PID=", f"{LEASE}=".encode())
+_ENVIRONMENT_LIMIT = 1 << 20
 
 
 def users_of(
-    indices: Mapping[int, int], *, folder: str = "/dev", ours: int | None = None
+    indices: Mapping[int, int], *, folder: str = DEVICE_FOLDER, ours: int | None = None
 ) -> tuple[DeviceUser, ...]:
     """Return the processes that have GPUs open, by pid.
 
@@ -44,21 +52,65 @@ def users_of(
     return tuple(found)
 
 
+def has_gpu_open(pid: int, *, folder: str = DEVICE_FOLDER) -> bool:
+    """Return whether a process has any GPU's device file open, as far as one may look."""
+    return any(
+        path.startswith(f"{folder}/") and _GPU.fullmatch(path[len(folder) + 1 :])
+        for path in _open_paths(pid)
+    )
+
+
 def _opened(pid: int, wanted: Mapping[str, int]) -> set[int]:
-    folder, found = f"/proc/{pid}/fd", set()
+    return {wanted[path] for path in _open_paths(pid) if path in wanted}
+
+
+def _open_paths(pid: int) -> list[str]:
+    folder, found = f"/proc/{pid}/fd", []
     with contextlib.suppress(OSError):  # not ours to look into, or gone
         for descriptor in os.listdir(folder):  # noqa: PTH208 - a hot path on plain strings
-            with contextlib.suppress(OSError, KeyError):  # closed meanwhile, or something else
-                found.add(wanted[os.readlink(f"{folder}/{descriptor}")])  # noqa: PTH115
+            with contextlib.suppress(OSError):  # closed meanwhile
+                found.append(os.readlink(f"{folder}/{descriptor}"))  # noqa: PTH115
     return found
 
 
 def _is_orphan(info: processes.ProcessInfo) -> bool:
-    """Tell whether a process is a Python worker whose session has no leader any more.
+    """Tell whether a process is a Python worker that has outlived its kernel.
 
-    A kernel leads a session of its own. Daemons lose theirs on purpose, so only Python counts.
+    A kernel leads a session of its own and is gone. Daemons lose theirs on purpose, so only Python
+    counts; programs that were meant to outlive a terminal lose theirs too, so what is left of the
+    family has to look like a kernel's.
     """
     if info.session in (0, info.pid) or _PYTHON.search(info.command + " ") is None:
         return False
     leader = processes.look(info.session)
-    return leader is None or leader.state in "ZX"
+    if leader is not None and leader.state not in "ZX":
+        return False
+    # A shell gives each of its jobs a process group; a kernel's workers stay in their kernel's.
+    if _group(info.pid) != info.session:
+        return False
+    eldest = _eldest(info)
+    return _WORKER.search(eldest.command) is not None or _has_kernel_mark(eldest.pid)
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None
+
+
+def _eldest(info: processes.ProcessInfo) -> processes.ProcessInfo:
+    """Return the living ancestor of a process that stands highest in its session."""
+    parent = processes.look(info.parent)
+    while parent is not None and parent.session == info.session and parent.state not in "ZX":
+        info, parent = parent, processes.look(parent.parent)
+    return info
+
+
+def _has_kernel_mark(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - a plain string
+            variables = file.read(_ENVIRONMENT_LIMIT).split(b"\0")
+    except OSError:
+        return False
+    return any(variable.startswith(_KERNEL_MARKS) for variable in variables)
