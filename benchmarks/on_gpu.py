@@ -26,6 +26,7 @@ PARTS = {
     "e": "children that outlive their kernel",
     "g": "open and frozen",
     "h": "what %gpu says in a kernel is true",
+    "i": "shares, MPS, CPUs and neighbours",
     "f": "timings",
 }
 MINUTES = 8
@@ -54,7 +55,7 @@ def main() -> int:
                 continue
             left = MINUTES * 60 - (time.monotonic() - began)
             print(f"\n== {name}: {PARTS[name]}", flush=True)
-            with findings.part(name, max(1, int(min(left, 240 if name in "fh" else 120)))):
+            with findings.part(name, max(1, int(min(left, 240 if name in "fhi" else 120)))):
                 prove()
     finally:
         place.close()
@@ -80,7 +81,7 @@ def _arguments() -> argparse.Namespace:
 
 def _parts(place, findings, *, quick: bool) -> dict[str, Callable[[], None]]:
     """Return what proves each part, in the order to run them."""
-    from proofs import children, deaths, exclusive, freezing, timings, truth, visibility
+    from proofs import children, deaths, exclusive, freezing, sharing, timings, truth, visibility
 
     locks = place.locks_supported()
     hows = children.HOWS[-1:] if quick else children.HOWS
@@ -90,6 +91,7 @@ def _parts(place, findings, *, quick: bool) -> dict[str, Callable[[], None]]:
         "c": lambda: deaths.prove_without_workers(place, findings, 1 if quick else 3),
         "e": lambda: children.prove(place, findings, hows),
         "g": lambda: freezing.prove(place, findings),
+        "i": lambda: sharing.prove(place, findings),
         "f": lambda: timings.measure(place, findings, quick=quick),
     }
     proofs = {name: _without_locks(findings, name) for name in leases} if not locks else leases

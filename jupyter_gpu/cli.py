@@ -5,6 +5,7 @@ A subcommand's module is imported when it is called, because ``status`` has to a
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import importlib
 import io
@@ -34,11 +35,11 @@ SUMMARIES = MappingProxyType(
         "hold": "take a device out of service (root)",
         "unhold": "put it back into service (root)",
         "report": "who has used the GPUs, and how much",
+        "release": "end what a kernel that is gone has left behind",
     }
 )
-# Fixed by the interface, but of a later release.
-_PLANNED = ("release",)
 _SIGNALLED = 128
+_PLAIN = "jupyter-gpu-plain"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,9 +50,10 @@ def main(argv: list[str] | None = None) -> int:
     ``run`` gives its command's own, and 127 or 126 where that cannot be found or started.
     """
     _open_what_is_closed()
+    codecs.register_error(_PLAIN, _in_plain_letters)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without "–" shows "?"
+            stream.reconfigure(errors=_PLAIN)
     try:
         code = _dispatch(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
@@ -72,6 +74,16 @@ def main(argv: list[str] | None = None) -> int:
         _explain(f"jupyter gpu: the answer could not be written: {error.strerror}\n")
         return EXIT_FAILURE
     return code
+
+
+def _in_plain_letters(error: UnicodeError) -> tuple[str, int]:
+    """Write what a terminal has no letters for with those that it has: "1/4" for "¼", else "?"."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    import unicodedata  # noqa: PLC0415 - few terminals need it
+
+    text = unicodedata.normalize("NFKC", error.object[error.start : error.end]).replace("⁄", "/")
+    return "".join(letter if letter.isascii() else "?" for letter in text), error.end
 
 
 def _open_what_is_closed() -> None:
@@ -112,8 +124,6 @@ def _command(name: str) -> Command:
         module = importlib.import_module(f"jupyter_gpu.faces.commands.{name}")
         command: Command = module.COMMAND
         return command
-    if name in _PLANNED:
-        raise UsageError(f"The command {name!r} is not built yet.")
     from jupyter_gpu.core.spelling import did_you_mean  # noqa: PLC0415 - only after a mistake
 
     raise UsageError(

@@ -80,12 +80,6 @@ def test_a_command_that_does_not_exist_gets_the_nearest_name(capsys):
     assert "no command 'staus'. Did you mean 'status'?" in err
 
 
-def test_a_command_of_a_later_release_is_refused_by_name(capsys):
-    for name in ("hold", "unhold", "release"):
-        code, _, err = gpu(capsys, name)
-        assert (code, "not built yet" in err) == (2, True)
-
-
 @pytest.mark.parametrize("name", SUMMARIES)
 def test_an_option_that_does_not_exist_is_wrong_usage(capsys, eight_gpus, name):
     code, out, err = gpu(capsys, name, "--jsonn")
@@ -132,11 +126,22 @@ def wait_until_queued(capsys):
     return poll(lambda: gpu_json(capsys, "who")["queue"])
 
 
-def test_a_terminal_without_our_letters_shows_others():
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "JUPYTER_GPU_SIMULATE": "1xL4"}
+def test_a_terminal_without_our_letters_shows_others(tmp_path):
+    machine = tmp_path / "machine.json"
+    machine.write_text('{"gpus": [{"name": "NVIDIA L4"}]}')
+    environment = {
+        **os.environ, "PYTHONIOENCODING": "ascii", "JUPYTER_GPU_SIMULATE": str(machine)
+    }
     code, out, err = finish("status", env=environment)
     assert (code, err) == (0, "")
     assert "?" in out
+
+
+def test_a_share_is_readable_on_such_a_terminal():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "JUPYTER_GPU_SIMULATE": "1xL4"}
+    code, out, _ = finish("run", "--gpus", "1/4", "--", sys.executable, "-m", "jupyter_gpu", "who", env=environment)
+    assert code == 0
+    assert "1/4 GPU" in out
 
 
 def test_it_is_a_command_of_jupyter_too(eight_gpus):

@@ -207,7 +207,7 @@ def test_a_waiter_that_claims_everything_only_keeps_what_it_could_use(place, str
 def test_a_waiter_that_asks_for_more_than_there_is_is_passed_when_it_stops_looking(place, stranger):
     lease_id = new_lease_id()
     stranger(lease_byte(lease_id), Range(QUEUE.start, 1))
-    path = place.directory / "records" / f"{lease_id}.json"
+    path = place.directory / "records" / "waiting-0.json"
     path.write_text(record_text(lease_id, ticket=0, could_use=uuids(), request={"gpus": 10**8}))
     with pytest.raises(NoDeviceAvailable, match="who waits for 100000000 GPUs"):
         jupyter_gpu.acquire()

@@ -206,7 +206,7 @@ def test_wrong_use_is_one_line(shell, line, words):
     assert "\n" not in said
 
 
-@pytest.mark.parametrize("line", ["two", "1/4", "0.5", "1,", "1,1", "2 --wait soon", "mig:1g.18gb"])
+@pytest.mark.parametrize("line", ["two", "5/4", "0.5", "1,", "1,1", "2 --wait soon", "mig:big"])
 def test_a_request_that_cannot_be_read_is_refused_by_name(shell, line):
     option = "wait" if "wait" in line else "devices" if "," in line else "gpus"
     assert f"{option}: " in complaint(shell, f"%gpu use {line}")

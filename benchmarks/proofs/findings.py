@@ -49,6 +49,10 @@ class Findings:
         """Add a statement that could not be put to the test here."""
         self._add(what, NOT_RUN, why, {})
 
+    def failed(self, what: str, error: Exception) -> None:
+        """Add a statement that could not be put to the test, because something broke."""
+        self._add(what, FAILED, _words(error), {})
+
     def measured(self, what: str, detail: str) -> None:
         """Add a number that has no goal."""
         self._add(what, MEASURED, detail, {})

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 KEPT = []  # what must live as long as the kernel
-MIB = 2**20
+MIB, GIB = 2**20, 2**30
 
 
 def driver_uuids() -> tuple[int, list[str]]:
@@ -62,6 +62,76 @@ def take_memory(mib: int) -> None:
     KEPT.append(torch.ones(mib * MIB // 4, device="cuda"))
     torch.cuda.synchronize()
     _say(pid=os.getpid())
+
+
+def tell_memory() -> None:
+    """Say what torch sees of the first device's memory and multiprocessors."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    properties = torch.cuda.get_device_properties(0)
+    names = ("MPS", "ALLOC_CONF", "MEM_FRACTION", "VISIBLE")
+    _say(
+        free_gib=round(free / GIB, 2),
+        total_gib=round(total / GIB, 2),
+        properties_gib=round(properties.total_memory / GIB, 2),
+        multiprocessors=properties.multi_processor_count,
+        variables={
+            name: value
+            for name, value in os.environ.items()
+            if any(part in name for part in names) and "DIRECTORY" not in name
+        },
+    )
+
+
+def take_until_refused() -> None:
+    """Take memory with torch, a gibibyte at a time, until it is refused; then give it back."""
+    import torch
+
+    kept, error = [], None
+    while error is None and len(kept) < 200:
+        try:
+            kept.append(torch.empty(GIB, dtype=torch.uint8, device="cuda"))
+        except RuntimeError as refused:
+            error, words = type(refused).__name__, str(refused).split(". ")[0]
+    taken = len(kept)
+    kept.clear()
+    torch.cuda.empty_cache()
+    _say(taken_gib=taken, error=error, words=words if error else None)
+
+
+def take_until_refused_by_jax() -> None:
+    """The same with JAX, whose allocator keeps what it has."""
+    import jax
+    import jax.numpy as jnp
+
+    kept, error, words = [], None, None
+    while error is None and len(kept) < 200:
+        try:
+            kept.append(jnp.zeros((GIB,), dtype=jnp.uint8).block_until_ready())
+        except Exception as refused:
+            error, words = type(refused).__name__, str(refused).split("\n")[0][:200]
+    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 0)
+    taken = len(kept)
+    kept.clear()
+    _say(taken_gib=taken, error=error, words=words, limit_gib=round(limit / GIB, 2))
+
+
+def let_a_child_take(gib: int) -> None:
+    """Take so much, and let a child process of this kernel try the same beside it."""
+    import torch
+
+    KEPT.append(torch.empty(gib * GIB, dtype=torch.uint8, device="cuda"))
+    code = f"import torch; torch.empty({gib} * 2**30, dtype=torch.uint8, device='cuda'); print(1)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    _say(took=done.stdout.strip() == "1", said=done.stderr.strip().split("\n")[-1][:200])
+
+
+def tell_cpus() -> None:
+    """Say on which CPUs this kernel may run."""
+    _say(cpus=sorted(os.sched_getaffinity(0)))
 
 
 def start_workers(mib: int) -> None:

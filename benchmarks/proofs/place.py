@@ -67,6 +67,21 @@ class Workplace:
         folder.mkdir(parents=True)
         (folder / "kernel.json").write_text(json.dumps(spec))
 
+    def add_kernelspec(self, name: str, config: dict) -> None:
+        """Write a kernelspec of PyTorch with these options."""
+        spec = json.loads((pairs.ROOT / "kernelspecs" / KERNELSPECS[0] / "kernel.json").read_text())
+        spec["argv"] = [word for word in spec["argv"] if not word.startswith("--gpus")]
+        spec["metadata"]["kernel_provisioner"]["config"] = config
+        self._write_kernelspec(name, spec)
+
+    def topology(self):
+        return self._machine.topology()
+
+    @staticmethod
+    def command_of(pid: int) -> str:
+        """Return a process by its name, where it can be seen from here."""
+        return os.path.basename((processes.command_line(pid) or "unseen").split(" ")[0])
+
     def server(self) -> Server:
         return Server(os.environ)
 

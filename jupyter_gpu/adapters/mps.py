@@ -193,6 +193,8 @@ def stop(
             f"The daemon {daemon.pid} has not ended within {patience:g} s. It ends once the last "
             f"program that uses it has; its log: {home / OWN_LOGS}/control.log"
         )
+    for name in ("control", f"{PROGRAM}.pid"):  # else a container takes it for a hidden daemon
+        Path(pipes, name).unlink(missing_ok=True)
     return _ask_about(pipes, environ, home), True
 
 
