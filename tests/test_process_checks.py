@@ -1,12 +1,21 @@
 """The checks of a kernel, its lease, MPS, and what is left on the GPUs."""
 
+import dataclasses
+
 import pytest
 from support_cli import GIB, device, inventory, kernel, lease, overview, using
 
 from jupyter_gpu.core.facts import MPS, DeviceUser, Facts
 from jupyter_gpu.core.history import Change, Frozen, History
+from jupyter_gpu.core.layout import DEVICE_UNITS
+from jupyter_gpu.core.leases import Owner, ProcessRef
 from jupyter_gpu.core.overview import Leasing
-from jupyter_gpu.core.process_checks import kernel_checks, leftover_checks, mps_check
+from jupyter_gpu.core.process_checks import (
+    kernel_checks,
+    leftover_checks,
+    mps_check,
+    stray_checks,
+)
 
 LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
@@ -226,3 +235,99 @@ class TestLeftovers:
     def test_a_worker_that_keeps_a_lease_is_said_there_and_not_again(self):
         kept = lease("b", (0,), state="draining", pids=(812,))
         assert leftovers(users=(self.WORKER,), leases=(kept,)) == []
+
+
+class TestStrays:
+    """Compute processes without a lease on the device that they use."""
+
+    BOB = (4411, "bob", "python train.py")
+    USED = inventory(device(0), device(1), device(2, processes=using(4411)), device(3))
+
+    def strays(self, machine=None, *, above=None, users=(), seen=(BOB,), **options):
+        found = overview(machine or self.USED, seen=seen, **options)
+        return list(stray_checks(found, Facts(users=tuple(users)), above or {}))
+
+    def test_a_machine_at_rest_has_none(self):
+        assert self.strays(inventory()) == []
+
+    def test_a_process_without_a_lease_is_named_with_its_owner(self):
+        (check,) = self.strays()
+        assert (check.name, check.status) == ("stray 4411", "warn")
+        assert check.found == "GPU 2 is used without a lease by bob: 4411 python train.py"
+        assert "jupyter gpu run" in check.fix
+
+    def test_a_process_on_two_devices_is_a_warning_for_each(self):
+        machine = inventory(device(0, processes=using(4411)), device(1, processes=using(4411)))
+        found = [check.found.partition(" is ")[0] for check in self.strays(machine)]
+        assert found == ["GPU 0", "GPU 1"]
+
+    def test_the_holder_and_what_it_has_started_do_not_count(self):
+        holder = lease("a", (2,), "bob", pids=(4411,))
+        assert self.strays(leases=(holder,)) == []
+        parent = lease("a", (2,), "bob", pids=(7,))
+        assert len(self.strays(leases=(parent,))) == 1
+        assert self.strays(leases=(parent,), above={4411: {5, 6, 7}}) == []
+
+    def test_what_a_kernel_that_is_gone_has_started_descends_from_its_session(self):
+        owner = Owner("kernel", processes=(ProcessRef(7, 1, 2),))
+        gone = lease("a", (2,), "carol", owner, state="draining", pids=(8,))
+        assert self.strays(leases=(gone,), above={4411: {7}}) == []
+        assert len(self.strays(leases=(gone,), above={4411: {9}})) == 1
+
+    def test_workers_of_the_same_user_that_are_not_named_belong_to_a_draining_lease(self):
+        for user, count in (("bob", 0), ("carol", 1)):
+            gone = lease("a", (2,), user, state="draining", pids=())
+            assert len(self.strays(leases=(gone,))) == count
+
+    def test_b103_a_lease_in_another_container_may_be_its_own(self):
+        hidden = lease("a", (2,), "root", pids=(), note="its processes are in another container")
+        assert self.strays(leases=(hidden,)) == []
+        elsewhere = lease("a", (3,), "root", pids=())
+        assert len(self.strays(leases=(elsewhere,))) == 1
+
+    def test_fellow_sharers_do_not_count(self):
+        shares = []
+        for name, pid in (("a", 4411), ("b", 4412)):
+            whole = lease(name, (2,), "bob", pids=(pid,))
+            record = dataclasses.replace(whole.record, units=DEVICE_UNITS // 4)
+            shares.append(dataclasses.replace(whole, record=record))
+        machine = inventory(device(0), device(1), device(2, processes=(*using(4411), *using(4412))))
+        seen = (self.BOB, (4412, "carol", "python x.py"))
+        assert self.strays(machine, leases=shares, seen=seen) == []
+
+    def test_a_lease_on_another_device_is_said_with_what_went_wrong(self):
+        (check,) = self.strays(leases=(lease("a", (0, 1), "bob", pids=(4411,)),))
+        assert check.found.startswith("GPU 2 is used without a lease by bob: 4411")
+        assert "its lease is on GPU 0, 1" in check.fix
+
+    def test_neither_the_mps_server_nor_the_kernel_that_asks_counts(self):
+        server = ((4411, "root", "nvidia-cuda-mps-server"),)
+        assert self.strays(seen=server) == []
+        assert self.strays(process=kernel(pid=4411)) == []
+        assert self.strays(process=kernel(pid=7), above={4411: {7}}) == []
+
+    def test_what_cannot_be_seen_here_is_nobodys_stray(self):
+        assert self.strays(seen=()) == []
+
+    def test_an_orphan_is_told_of_once(self):
+        worker = DeviceUser(4411, "bob", "python", (2,), orphan=True)
+        assert self.strays(users=(worker,)) == []
+        other = DeviceUser(4411, "bob", "python", (2,))
+        assert len(self.strays(users=(other,))) == 1
+
+    def test_where_nothing_is_leased_there_are_none(self):
+        assert self.strays(leasing=Leasing(exclusive=False)) == []
+
+    def test_a_lease_on_a_part_covers_its_gpu_and_the_other_way_round(self):
+        whole = device(0, mig_mode=True, processes=using(4411))
+        part = dataclasses.replace(
+            device(1, kind="mig", processes=using(4411)), index=0, parent=whole.uuid
+        )
+        machine = inventory(whole, part)
+        for holder in (
+            lease("a", (0,), "bob", pids=(4411,)),
+            lease("a", (1,), "bob", pids=(4411,)),
+        ):
+            assert self.strays(machine, leases=(holder,)) == []
+        assert len(self.strays(machine)) == 2
+        assert self.strays(machine)[1].found.startswith(f"MIG device {part.uuid} of GPU 0 is used")

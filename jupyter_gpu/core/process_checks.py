@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 
 from jupyter_gpu.core.card import UNEXPLAINED_MEMORY_BYTES
 from jupyter_gpu.core.checks import Check
 from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.facts import DeviceUser, Facts
 from jupyter_gpu.core.history import History, cause_words, cell_words
+from jupyter_gpu.core.holds import device_name
 from jupyter_gpu.core.kernel_process import KernelProcess
 from jupyter_gpu.core.late import lease_value
 from jupyter_gpu.core.leases import Lease
-from jupyter_gpu.core.overview import Overview
+from jupyter_gpu.core.overview import Overview, SeenProcess
 from jupyter_gpu.core.quantities import in_gib
 from jupyter_gpu.core.standing import holder_words, standing
 from jupyter_gpu.core.variables import VISIBLE
@@ -23,6 +25,8 @@ _LEASE = "lease of this kernel"
 _RESTART = "restart the kernel"
 _LIMITS = ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
 _DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
+_MPS_SERVER = "nvidia-cuda-mps-server"
+_NOBODY: Mapping[int, Collection[int]] = MappingProxyType({})
 
 
 def kernel_checks(overview: Overview, process: KernelProcess) -> Iterator[Check]:
@@ -180,3 +184,76 @@ def _held(device: Device, users: list[DeviceUser], facts: Facts) -> Check:
     orphans = [str(user.pid) for user in users if user.orphan]
     fix = f"kill {' '.join(orphans)}" if orphans else "end the one of them that needs it no more"
     return Check("memory", "warn", found, fix)
+
+
+def stray_checks(
+    overview: Overview, facts: Facts, above: Mapping[int, Collection[int]] = _NOBODY
+) -> Iterator[Check]:
+    """Yield a warning for each compute process on a device without a lease on it.
+
+    What a lease's holder has started belongs to it; an MPS server and the fellows of a share do
+    not count, nor workers that have outlived their kernel, which have a check of their own.
+
+    Parameters
+    ----------
+    overview
+        The machine. Where nothing is leased, nobody is a stray.
+    facts
+        Who is an orphan.
+    above
+        For the pid of each process, what it descends from: its parents and its session.
+    """
+    if not overview.leasing.exclusive:
+        return
+    asking = () if overview.process is None else (overview.process.pid,)
+    told = {user.pid for user in facts.users if user.orphan}
+    for device in overview.inventory.devices:
+        leases = _around(device, overview)
+        if any(map(_is_unseen, leases)):
+            continue  # any process here may be that lease's
+        for process in device.processes:
+            seen = overview.known.get(process.pid)
+            if seen is None or process.pid in told or _MPS_SERVER in seen.command:
+                continue
+            family = {process.pid, *above.get(process.pid, ())}
+            if family & {*asking, *(pid for lease in leases for pid in _pids_of(lease))}:
+                continue
+            if any(lease.state == "draining" and lease.user == seen.user for lease in leases):
+                continue  # what a dead kernel has started is told of with its lease
+            yield _stray(device, seen, _elsewhere(family, overview))
+
+
+def _around(device: Device, overview: Overview) -> tuple[Lease, ...]:
+    """Return the leases on a device, on parts of it, and on the GPU that it is a part of."""
+    parts = [part.uuid for part in overview.inventory.devices if part.parent == device.uuid]
+    uuids = [device.uuid, device.parent, *parts]
+    found = (lease for uuid in uuids if uuid is not None for lease in overview.holdings.on(uuid))
+    return tuple(found)
+
+
+def _is_unseen(lease: Lease) -> bool:
+    """Tell whether a lease is in use by processes that cannot be seen, a container's say."""
+    return lease.state != "draining" and not lease.pids
+
+
+def _pids_of(lease: Lease) -> Iterator[int]:
+    """Yield the processes of a lease; what they started descends from them, alive or not."""
+    yield from lease.pids
+    yield from (process.pid for process in lease.record.owner.processes)
+
+
+def _elsewhere(family: Collection[int], overview: Overview) -> Lease | None:
+    """Return the lease, on other devices, that a process belongs to."""
+    leases = (lease for lease in overview.holdings.leases if not _is_unseen(lease))
+    return next((lease for lease in leases if {*family} & {*_pids_of(lease)}), None)
+
+
+def _stray(device: Device, seen: SeenProcess, lease: Lease | None) -> Check:
+    found = f"{device_name(device)} is used without a lease by {seen.user}: {seen.pid} "
+    found += seen.command
+    if lease is None:
+        fix = "start it with  jupyter gpu run --gpus 1 -- COMMAND  and nobody else gets its GPU"
+        return Check(f"stray {seen.pid}", "warn", found, fix)
+    own = listed(lease.record.indices) or "none"
+    fix = f"let it leave CUDA_VISIBLE_DEVICES as it was: its lease is on GPU {own}"
+    return Check(f"stray {seen.pid}", "warn", found, fix)
