@@ -36,8 +36,14 @@ from jupyter_gpu.core.layout import (
     device_range,
     lease_id_at,
 )
+from jupyter_gpu.core.leases import Lease
 from jupyter_gpu.core.overview import Overview
-from jupyter_gpu.core.process_checks import kernel_checks, leftover_checks, mps_check
+from jupyter_gpu.core.process_checks import (
+    kernel_checks,
+    leftover_checks,
+    mps_check,
+    stray_checks,
+)
 from jupyter_gpu.core.quantities import in_words
 from jupyter_gpu.core.standing import holder_words
 from jupyter_gpu.core.variable_checks import variable_checks
@@ -77,7 +83,18 @@ def examine(environ: Mapping[str, str], overview: Overview | None = None) -> tup
         *_directory(place),
         *_leases(overview, place),
         *leftover_checks(overview, facts),
+        *stray_checks(overview, facts, _above(overview)),
     )
+
+
+def _above(overview: Overview) -> dict[int, frozenset[int]]:
+    """Return what each process on a device descends from: its parents, and their sessions."""
+    found = {}
+    for pid in overview.known:
+        family = processes.ancestors_of(pid)
+        infos = (processes.look(one) for one in family)
+        found[pid] = family | {info.session for info in infos if info is not None}
+    return found
 
 
 def _directory(place: Place) -> Iterator[Check]:
@@ -170,8 +187,7 @@ def _leases(overview: Overview, place: Place) -> Iterator[Check]:
             continue
         where = f"GPU {listed(lease.record.indices)}, {holder_words(lease)}"
         found = f"{where}: {lease.note or lease.state}"
-        fix = f"kill {' '.join(map(str, lease.pids))}" if lease.pids else _AS_ROOT
-        yield Check(f"lease {lease.record.id}", "warn", found, fix)
+        yield Check(f"lease {lease.record.id}", "warn", found, _mended(lease))
     with _opened(place.lock_path) as fd:
         if fd is None:
             return
@@ -187,6 +203,14 @@ def _leases(overview: Overview, place: Place) -> Iterator[Check]:
                 yield _stray("a lease id", fd, place_of_id)
         if not holdings.waiters and locks.first_lock(fd, QUEUE) is not None:
             yield _stray("the queue", fd, QUEUE)
+
+
+def _mended(lease: Lease) -> str:
+    """Return what ends a lease that nobody uses, or one that cannot be as it says."""
+    if lease.state == "draining":
+        release = f"jupyter gpu release {lease.record.id}"
+        return release if lease.pids else f"sudo {release}"
+    return f"kill {' '.join(map(str, lease.pids))}" if lease.pids else _AS_ROOT
 
 
 def _has_record(place: Place, lease_id: str) -> bool:

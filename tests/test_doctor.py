@@ -9,7 +9,7 @@ from doubles.fixtures import driver_double, driver_libraries
 from support_cli import gpu, gpu_json, kernel
 
 import jupyter_gpu
-from jupyter_gpu.adapters import locks
+from jupyter_gpu.adapters import locks, processes
 from jupyter_gpu.adapters.place import Place
 from jupyter_gpu.adapters.witness import Witness
 from jupyter_gpu.core.layout import LEASE_IDS, QUEUE, Range, device_range
@@ -20,7 +20,7 @@ __all__ = ["driver_double", "driver_libraries"]
 
 HOLD = """
 import os, sys
-from jupyter_gpu.adapters import locks
+from jupyter_gpu.adapters import locks, processes
 from jupyter_gpu.core.layout import Range
 fd = os.open(sys.argv[1], os.O_RDWR)
 assert locks.try_lock(fd, Range(int(sys.argv[2]), int(sys.argv[3])))
@@ -190,9 +190,40 @@ def test_a_lease_that_is_only_kept_by_workers_is_a_warning(eight_gpus, program):
         if check.name.startswith("lease ") and check.name != "lease directory"
     ]
     assert check.status == "warn"
-    assert check.fix == f"kill {worker}"
+    assert f"kept by process {worker} (" in check.found
+    assert check.fix == f"jupyter gpu release {check.name.removeprefix('lease ')}"
     parent.process.stdin.close()
     parent.process.stdin = open(os.devnull, "w")
+
+
+STRAY = """
+import subprocess, sys
+import jupyter_gpu
+held = jupyter_gpu.acquire(1)
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_who_uses_a_device_without_a_lease_is_a_warning_that_names_the_owner(simulate, program):
+    holder = program("import sys; print('up'); sys.stdin.read()")
+    holder.read()
+
+    def machine(*pids):
+        gpus = [{"name": "L4", "processes": [{"pid": pid, "memory_bytes": 5} for pid in pids]}]
+        return simulate({"gpus": [*gpus, {"name": "L4"}]})
+
+    machine()
+    leased = program(STRAY)
+    child = int(leased.read())
+    machine(holder.pid, leased.pid, child, 2**22 + 1)
+    check = one(f"stray {holder.pid}")
+    assert check.status == "warn"
+    user = processes.user_name(os.getuid())
+    assert check.found.startswith(f"GPU 0 is used without a lease by {user}: {holder.pid} ")
+    names = [found.name for found in examine(os.environ)]
+    assert [name for name in names if name.startswith("stray ")] == [check.name]
 
 
 def test_where_there_are_no_locks_it_says_so(eight_gpus, monkeypatch):
