@@ -216,12 +216,12 @@ class _Gatherer:
             in_use = lease.state != "draining"
             for pid in lease.pids:
                 info = processes.look(pid)
-                if info is not None:
+                if info is not None and (not in_use or _is_believed(lease, info)):
                     yield self._fact(info, lease, "holder" if in_use else "leftover")
             keeper = lease.record.owner.keeper
             if in_use and keeper is not None and processes.is_alive(keeper):
                 info = processes.look(keeper.pid)
-                if info is not None:
+                if info is not None and _is_believed(lease, info):
                     yield self._fact(info, lease, "server")
             if not lease.pids:
                 yield ProcessFacts(
@@ -270,10 +270,7 @@ class _Gatherer:
         family = {*processes.ancestors_of(info.pid), info.session}
         kept = leases_kept_by(info.pid, lock_file)
         for lease in self._in_use.values():
-            if lease.record.id in kept or (
-                # What a record says protects its own user's processes, and root's everybody's.
-                lease.user in (info.user, "root") and family & {*lease.pids}
-            ):
+            if lease.record.id in kept or (_is_believed(lease, info) and family & {*lease.pids}):
                 yield self._fact(info, lease, "holder")
 
     def _fact(self, info: processes.ProcessInfo, lease: Lease | None, role: Role) -> ProcessFacts:
@@ -292,6 +289,11 @@ class _Gatherer:
             lease=lease,
             parent=_parent_words(info) if ended else None,
         )
+
+
+def _is_believed(lease: Lease, info: processes.ProcessInfo) -> bool:
+    """Return whether a lease's record may call a process its own: its user's, and root's any."""
+    return lease.user in (info.user, "root")
 
 
 def _parent_words(info: processes.ProcessInfo) -> str:

@@ -54,9 +54,6 @@ os._exit(0)
 @pytest.fixture
 def devices(tmp_path):
     (tmp_path / "nvidia0").touch()
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
     return tmp_path
 
 
