@@ -94,9 +94,7 @@ def test_a_lease_is_idle_since_the_later_of_its_last_cell_and_its_devices_last_w
     assert after(*events).since(at(now), 0) == expected
 
 
-@pytest.mark.parametrize(
-    ("now", "since"), [(59, None), (59.9, None), (60, BEGIN), (61, BEGIN)]
-)
+@pytest.mark.parametrize(("now", "since"), [(59, None), (59.9, None), (60, BEGIN), (61, BEGIN)])
 def test_a_pause_of_less_than_a_minute_is_no_idleness(now, since):
     assert after((5, QUIET), (55, QUIET)).since(at(now), 60) == since
 
@@ -156,7 +154,11 @@ def header(number, kind="execute_request", **more):
         ([("busy", header(1), 1), ("busy", header(2), 5), ("idle", header(2), 6)], 0, 6),
         # What asks about the kernel runs nothing of the person's.
         ([("busy", header(1, "kernel_info_request"), 1)], 0, None),
-        ([("busy", header(1, "usage_request"), 1), ("idle", header(1, "usage_request"), 2)], 0, None),
+        (
+            [("busy", header(1, "usage_request"), 1), ("idle", header(1, "usage_request"), 2)],
+            0,
+            None,
+        ),
         ([("busy", header(1), 1), ("idle", header(9, "complete_request"), 2)], 1, None),
         # Nothing of it is a message as we know them.
         ([("busy", {"msg_type": "execute_request"}, 1)], 0, None),
@@ -177,15 +179,25 @@ def test_which_cells_run_is_told_by_the_kernels_own_status(told, running, ended)
 
 @pytest.mark.parametrize(
     ("given_", "seconds"),
-    [("2h", 7200), ("30m", 1800), (90, 90), ("1.5h", 5400), (None, None), ("none", None), ("", None)],
+    [
+        ("2h", 7200),
+        ("30m", 1800),
+        (90, 90),
+        ("1.5h", 5400),
+        (None, None),
+        ("none", None),
+        ("", None),
+    ],
 )
 def test_an_idle_time_is_read_as_a_person_writes_it(given_, seconds):
     assert parse_idle_time("idle_warning", given_) == seconds
 
 
-@pytest.mark.parametrize("given_", ["soon", 0, "0", "-1h", "2 weeks", True, [], "1e9h", "99999999d"])
+@pytest.mark.parametrize(
+    "given_", ["soon", 0, "0", "-1h", "2 weeks", True, [], "1e9h", "99999999d"]
+)
 def test_what_is_no_time_above_0_is_refused(given_):
-    with pytest.raises(RequestError, match="idle_shutdown: .* is not a time above 0"):
+    with pytest.raises(RequestError, match=r"idle_shutdown: .* is not a time above 0"):
         parse_idle_time("idle_shutdown", given_)
 
 
@@ -207,7 +219,13 @@ def test_idle_for_so_long_is_told_from_the_record():
 def record(*indices, units=DEVICE_UNITS, **request):
     owner = Owner("kernel", idle_since=BEGIN.isoformat())
     return Record(
-        "x" * 32, owner, "", Request.parse(request), tuple(f"GPU-{n}" for n in indices), indices, units
+        "x" * 32,
+        owner,
+        "",
+        Request.parse(request),
+        tuple(f"GPU-{n}" for n in indices),
+        indices,
+        units,
     )
 
 
@@ -217,25 +235,31 @@ def record(*indices, units=DEVICE_UNITS, **request):
         (
             record(3),
             0,
-            "1 GPU idle since 09:00: this kernel holds physical 3.\n"
-            "No cell has run since then, and it does nothing.\n"
-            "To give it back:  Kernel > Shut Down Kernel,  or  %gpu use 0",
+            (
+                "1 GPU idle since 09:00: this kernel holds physical 3.\n"
+                "No cell has run since then, and it does nothing.\n"
+                "To give it back:  Kernel > Shut Down Kernel,  or  %gpu use 0"
+            ),
         ),
         (
             record(3, 5),
             1,
-            "2 GPUs idle since 09:00: this kernel holds physical 3, 5.\n"
-            "No cell has run since then, and they do nothing.\n"
-            "1 other waits for one of them.\n"
-            "To give them back:  Kernel > Shut Down Kernel,  or  %gpu use 0",
+            (
+                "2 GPUs idle since 09:00: this kernel holds physical 3, 5.\n"
+                "No cell has run since then, and they do nothing.\n"
+                "1 other waits for one of them.\n"
+                "To give them back:  Kernel > Shut Down Kernel,  or  %gpu use 0"
+            ),
         ),
         (
             record(0, units=DEVICE_UNITS // 4, gpus="1/4"),
             3,
-            "1 GPU idle since 09:00: this kernel holds ¼ GPU (physical 0).\n"
-            "No cell has run since then, and it does nothing.\n"
-            "3 others wait for it.\n"
-            "To give it back:  Kernel > Shut Down Kernel,  or  %gpu use 0",
+            (
+                "1 GPU idle since 09:00: this kernel holds ¼ GPU (physical 0).\n"
+                "No cell has run since then, and it does nothing.\n"
+                "3 others wait for it.\n"
+                "To give it back:  Kernel > Shut Down Kernel,  or  %gpu use 0"
+            ),
         ),
     ],
 )
