@@ -117,6 +117,7 @@ class Use:
         self._ear = Ear(None)
         self._idleness = Idleness.begins(_now())
         self._uuids: tuple[str, ...] | None = None
+        self._begin(kernel)
 
     def close(self) -> None:
         """Stop listening to the kernel."""
