@@ -123,7 +123,8 @@ def rules_shown(
         if why is not None:
             held_back[waiter.record.id] = why
     answer = rules_answer(site.rules, site.own, held)
-    return RulesShown(site.rules.source, limit, reserved, held_back, None, answer)
+    in_vain = site.rules.reserved_in_vain(inventory)
+    return RulesShown(site.rules.source, limit, reserved, held_back, None, answer, in_vain)
 
 
 def _less(holdings: Holdings, own: Iterable[str]) -> Holdings:

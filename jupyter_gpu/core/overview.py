@@ -49,7 +49,8 @@ class RulesShown:
 
     ``limit`` is a sentence about their own limit and what they hold, ``reserved`` words by the UUID
     of each device that they may not have, ``held_back`` the sentence by lease id of each waiter
-    whom only their own limit keeps waiting; ``problem`` why the rules cannot be used, which means
+    whom only their own limit keeps waiting; ``in_vain`` are names of reserved devices that
+    mean none here; ``problem`` why the rules cannot be used, which means
     that nothing is granted; ``answer`` what programs read.
     """
 
@@ -59,6 +60,7 @@ class RulesShown:
     held_back: Mapping[str, str] = field(default_factory=dict)
     problem: str | None = None
     answer: Mapping[str, object] = field(default_factory=dict)
+    in_vain: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
