@@ -52,9 +52,13 @@ def asked_for(
     RulesError
         When the file of rules cannot be used.
     """
+    request = Request.parse(options, default_wait=_DEFAULT_WAIT)
+    if request.gpus == 0:  # nothing is granted, so no rule stands against it
+        return Asked(request, origin)
     place = find_place(environ, simulated=is_simulated(environ))
     sites = Site(place, environ).own.default_wait
-    request = Request.parse(options, default_wait=_DEFAULT_WAIT if sites is None else sites)
+    if sites is not None:
+        request = Request.parse(options, default_wait=sites)
     own = None if notebook is None else read_notebook_options(notebook)
     if own is None or notebook is None:
         return Asked(request, origin)

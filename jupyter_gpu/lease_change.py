@@ -17,6 +17,7 @@ from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.adapters.witness import Witness
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.errors import GPUError
+from jupyter_gpu.core.layout import DEVICE_UNITS
 from jupyter_gpu.core.leases import Owner, Record
 from jupyter_gpu.core.request import Request
 from jupyter_gpu.lease import Grant, HeldLease
@@ -25,6 +26,10 @@ from jupyter_gpu.own_lease import OwnLease
 _NOT_ALONE = (
     "This kernel's GPUs cannot be changed now: its notebook is changing to another kernel, or "
     "processes of the kernel before still hold GPUs together with it."
+)
+_USED_BELOW = (
+    "This kernel's GPU cannot be made a smaller share now: a program that runs under this kernel "
+    "has leased of it. End that first."
 )
 _ENDED_ABOVE = "The lease that this kernel runs under has ended. Restart the kernel."
 _REPLACED = "This kernel's lease cannot be changed: the lease directory has been replaced."
@@ -43,6 +48,7 @@ class LeaseChange:
         self.devices: tuple[Device, ...] = tuple(found[u] for u in held if u in found)
         self._claim = Claim(os.dup(own.fd), record.id, record.ancestors)
         self._claim.correct(held)
+        self._had = held
         self.lease = HeldLease(Grant(self.devices, {}, record, self._claim), own.place)
 
     def __enter__(self) -> LeaseChange:
@@ -105,7 +111,8 @@ class LeaseChange:
             raise GPUError(_ENDED_ABOVE)
         try:
             if keep:
-                self._require_no_workers(record.uuids)
+                self._require_no_workers(record.uuids, record.units)
+                self._require_none_below(record.uuids, record.units)
                 self._publish(witness, record)
                 self._claim.adopt(new.holding)
                 self._claim.keep_only(record.uuids, record.units)
@@ -124,7 +131,7 @@ class LeaseChange:
         GPUError
             As ``join`` does.
         """
-        self._require_no_workers(())
+        self._require_no_workers((), DEVICE_UNITS)
         self._publish(witness, Record(self.lease_id, self.owner, "", Request(gpus=0)))
         self._claim.keep_only(())
         if not self._own.record.ancestors:
@@ -142,11 +149,24 @@ class LeaseChange:
                 units=granted.units,
                 because=granted.because,
                 origin=granted.origin,
+                caps=granted.caps,
             )
         )
 
-    def _require_no_workers(self, kept: tuple[str, ...]) -> None:
-        given_up = [device for device in self.devices if device.uuid not in kept]
+    def _require_none_below(self, kept: tuple[str, ...], units: int) -> None:
+        """Check that no program below this kernel has a part of a device that gets smaller."""
+        smaller = [uuid for uuid in kept if self._had.get(uuid, 0) > units]
+        with LeaseStore(self._own.place) as store:
+            below = (*self._own.record.ancestors, self.lease_id)
+            if not all(store.is_free(below, uuid) for uuid in smaller):
+                raise GPUError(_USED_BELOW)
+
+    def _require_no_workers(self, kept: tuple[str, ...], units: int) -> None:
+        given_up = [
+            device
+            for device in self.devices
+            if device.uuid not in kept or self._had.get(device.uuid or "", 0) > units
+        ]
         if not given_up:
             return
         with LeaseStore(self._own.place) as store:

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jupyter_gpu.adapters import cpu_affinity
-from jupyter_gpu.adapters.machine import is_simulated
 from jupyter_gpu.adapters.mps import find_daemon
 from jupyter_gpu.adapters.torch_version import torch_version
 from jupyter_gpu.core import neighbours
 from jupyter_gpu.core.devices import Device, Inventory
-from jupyter_gpu.core.environment import remembered_caps, variables
+from jupyter_gpu.core.environment import remembered_caps, variables, without_caps
 from jupyter_gpu.core.facts import MPS
 from jupyter_gpu.core.request import Identifiers, Request
 from jupyter_gpu.core.share_caps import share_caps
@@ -36,9 +35,7 @@ class Outfit:
 
 def daemon_for(request: Request, environ: Mapping[str, str]) -> MPS | None:
     """Return the MPS daemon that a share would go through, None where nothing is shared."""
-    if request.share is None or is_simulated(environ):
-        return None
-    return find_daemon(environ)
+    return None if request.share is None else find_daemon(environ)
 
 
 def outfit(
@@ -77,11 +74,13 @@ def outfit(
     sentences: tuple[str, ...] = ()
     if devices and (request.share is not None or isinstance(request.memory_cap, int)):
         version = torch_version(program or sys.executable, environ)
-        caps = share_caps(request.share, request.memory_cap, devices, environ, mps, version)
+        # What caps the lease that this program runs under is no wish of the person's.
+        own = without_caps(environ)
+        caps = share_caps(request.share, request.memory_cap, devices, own, mps, version)
         sentences = caps.words
         environment |= caps.environment
         if caps.environment:
-            environment[CAPS] = remembered_caps(environ, caps.environment)
+            environment[CAPS] = remembered_caps(own, caps.environment)
     cpus: tuple[int, ...] | None = None
     because: tuple[str, ...] = ()
     if request.cpu_affinity == "closest" and topology is not None:

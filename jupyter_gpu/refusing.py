@@ -121,8 +121,13 @@ def refused(
     """
     pool = look.pool
     holdings = look.around.store.holdings([device.uuid or "" for device in pool.devices])
+    above = pool.ancestors
     others = Holdings(
-        tuple(one for one in holdings.leases if one.record.id not in own),
+        tuple(
+            one
+            for one in holdings.leases
+            if one.record.id not in own and one.record.ancestors[: len(above)] == above
+        ),
         tuple(one for one in holdings.waiters if one.record.id not in own),
         holdings.unclaimed,
     )

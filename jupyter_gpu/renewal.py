@@ -80,7 +80,8 @@ def catch_up(
     remembered = tuple(device.uuid for device in lease.devices if device.uuid is not None)
     believed = None if written is None or written.ancestors != claim.ancestors else written
     held = witness.devices_on(claim.fd, claim.ancestors, remembered)
-    if believed is not None and believed.uuids == remembered and _has(held, believed):
+    known = believed is not None and believed.uuids == remembered and _same(believed, record)
+    if known and believed is not None and _has(held, believed):
         return
     inventory = read()
     held = _held(claim, witness, inventory, believed)
@@ -91,6 +92,8 @@ def catch_up(
         own = tuple(uuid for uuid in claim.uuids if uuid in held)
         current = own or (() if claim.sharing else tuple(held))
         claim.correct({uuid: held[uuid] for uuid in current})
+    # A kernel that was killed after it had written down what it gave up has not unlocked it.
+    claim.clear((), (), held)
     found = {device.uuid: device for device in inventory.devices}
     devices = tuple(found[uuid] for uuid in current if uuid in found)
     became = _record(believed or record, lease, devices)
@@ -138,6 +141,11 @@ def _held(
 def _has(held: Mapping[str, int], record: Record) -> bool:
     """Return whether what is held is all that a record says."""
     return all(held.get(uuid, 0) >= record.units for uuid in record.uuids)
+
+
+def _same(one: Record, other: Record) -> bool:
+    """Return whether two records are of as much of each device, asked for in the same way."""
+    return one.units == other.units and one.request.as_options() == other.request.as_options()
 
 
 def _record(written: Record, lease: HeldLease, devices: tuple[Device, ...]) -> Record:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 from jupyter_gpu.adapters.claim import Claim
+from jupyter_gpu.adapters.grant_log import GrantLog
 from jupyter_gpu.adapters.machine import Machine, find_machine
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.allocator import Acquisition, Caller, acquire_now
@@ -95,6 +96,8 @@ class Switch:
             with LeaseStore(self.own.place, write=True) as store:
                 record = self.own.record
                 store.withdraw(Claim(self.own.fd, record.id, record.ancestors))
+            if not record.ancestors:
+                GrantLog(self.own.place).ended(record.id, exact=True)
         nothing = Inventory("none")
         return Switched(variables((), nothing, "auto", self._environ), (), before)
 

@@ -71,10 +71,12 @@ def merged(
     """Return a process's environment with what a lease sets put into it.
 
     The devices win over whatever stood there; framework settings do not, so that a restart takes
-    up what the person has set meanwhile. Traces of another lease are dropped. An order of devices
+    up what the person has set meanwhile. Traces of another lease are dropped, its caps where the
+    new one has its own. An order of devices
     that gives way is named in the notice, which the kernel shows.
     """
-    result = {k: v for k, v in environ.items() if k not in (LEASE_FD, NOTICE)}
+    before = without_caps(environ) if CAPS in granted else environ
+    result = {k: v for k, v in before.items() if k not in (LEASE_FD, NOTICE)}
     for name, value in granted.items():
         if name not in _FRAMEWORK_DEFAULTS or name not in result:
             result[name] = value

@@ -22,6 +22,7 @@ from jupyter_gpu.core.quantities import as_text, fraction_words, in_words
 from jupyter_gpu.core.request import Request
 
 _HOUR, _DAY = 60, 24 * 60  # in minutes
+LEASED = "leased"  # why a candidate cannot be had that others hold
 _DENOMINATOR = 100
 
 
@@ -120,7 +121,7 @@ def refusal(
     wanted = count_wanted(request, serving)
     by_device = {candidate.device: candidate for candidate in candidates}
     free = [device for device in serving if by_device[device].serves(request)]
-    lines = [limit or f"{_none_free(request, wanted)} ({_of(request, pool)})."]
+    lines = [limit or f"{_none_free(request, wanted)} ({_of(request, pool, whole=not notes)})."]
     told: set[str] = set()
     for device in serving:
         leases = holdings.on(device.uuid)
@@ -129,13 +130,17 @@ def refusal(
             if lease.record.id not in told:
                 told.add(lease.record.id)
                 lines.append(_lease_line(lease, reader.now))
-        if not leases and reason is not None:
-            silent = device.uuid in holdings.unclaimed
+        # Beside the leases on it, a device may be on hold, kept for others, or in a stranger's use.
+        if reason is not None and (not leases or reason != LEASED):
+            silent = not leases and device.uuid in holdings.unclaimed
             lines.append(f"  {device.index}  {_SILENT if silent else reason}")
     lines.extend(_room_lines(request, serving, by_device))
     for some, words in (
         ([device for device in free if device.uuid in reader.own], "yours already"),
-        ([d for d in free if d.uuid not in reader.own], f"free, but {wanted} are needed"),
+        (
+            [d for d in free if d.uuid not in reader.own],
+            "free" if limit else _why_not(request, wanted, len(free)),
+        ),
     ):
         if some:
             lines.append(f"  {', '.join(str(device.index) for device in some)}  {words}")
@@ -148,16 +153,30 @@ def refusal(
         for lease in holdings.on(device.uuid)
     )
     if reader.kind == "magic":  # no dialog, and a line to type stays in one piece
-        remedies = _magic_remedies(request, wanted, len(free))
+        remedies = _magic_remedies(request, wanted, len(free) if limit is None else 0)
         return "\n".join([short_lines("\n".join(lines)), *remedies])
-    lines.extend(_remedies(request, reader.kind, wanted, len(free), mine=mine))
+    enough = len(free) if limit is None else 0
+    lines.extend(_remedies(request, reader.kind, wanted, enough, mine=mine))
     return short_lines("\n".join(lines))
 
 
 def _none_free(request: Request, wanted: int) -> str:
     if request.share is not None or request.profile is not None:
         return f"No {request.amount_in_words().removeprefix('1 ')} is free"
-    return "No GPU is free" if wanted == 1 else f"No {in_words(wanted)} are free"
+    joined = f" {_JOINED}" if request.topology == "require" else ""
+    return "No GPU is free" if wanted == 1 else f"No {in_words(wanted)}{joined} are free"
+
+
+def _why_not(request: Request, wanted: int, free: int) -> str:
+    """Return why devices that are free do not serve."""
+    if free < wanted:
+        return f"free, but {wanted} are needed"
+    if request.topology == "require" and wanted > 1:
+        return f"free, but no {wanted} of them are {_JOINED}"
+    return "in use below a lease that has ended, or taken at this moment"
+
+
+_JOINED = "joined by NVLink"
 
 
 def _room_lines(
@@ -226,8 +245,9 @@ def _remedies(
 _SILENT = "leased by a process that has left no record; as root, doctor names it"
 
 
-def _of(request: Request, pool: tuple[Device, ...]) -> str:
-    of_all = f"{sum(device.kind == 'gpu' for device in pool)} on this machine"
+def _of(request: Request, pool: tuple[Device, ...], *, whole: bool) -> str:
+    where = "on this machine" if whole else "in this pool"
+    of_all = f"{sum(device.kind == 'gpu' for device in pool)} {where}"
     return of_all if not request.devices else f"{request.in_words()}; {of_all}"
 
 
