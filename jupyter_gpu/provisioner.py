@@ -26,13 +26,14 @@ from jupyter_gpu.core.errors import GPUError, StoreError, UnknownOption
 from jupyter_gpu.core.leases import Origin, Owner
 from jupyter_gpu.core.refusal import short_lines
 from jupyter_gpu.core.request import OPTIONS, Request
-from jupyter_gpu.core.variables import POOL, PROVISIONED, STARTER, STARTS_AGAIN
+from jupyter_gpu.core.variables import IDLE_WARNING, POOL, PROVISIONED, STARTER, STARTS_AGAIN
 from jupyter_gpu.faces import server
 from jupyter_gpu.faces.following import follow
 from jupyter_gpu.faces.options import WAIT_HELP, OptionBesideMethod, RequestOptions
 from jupyter_gpu.faces.refused import KernelRefused, without_our_traces
 from jupyter_gpu.faces.spec_launch import environments, origin_of, program_of
 from jupyter_gpu.faces.stepping import step_to_the_end
+from jupyter_gpu.idle import idle_warning_seconds
 from jupyter_gpu.lease import HeldLease, notice_of
 from jupyter_gpu.pool import Limit, limits_of, written_limits
 from jupyter_gpu.renewal import renew
@@ -87,9 +88,13 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         environ = merged(prepared["env"], self._lease.environment, told)
         restarts = f" {STARTS_AGAIN}" if server.has_restarter(self.parent) else ""
         environ |= {PROVISIONED: str(os.getpid()), STARTER: f"{os.getpid()}{restarts}"}
-        environ.pop(POOL, None)
+        for name in (POOL, IDLE_WARNING):
+            environ.pop(name, None)
         if self._limits:
             environ[POOL] = written_limits(self._limits)
+        idle_warning = await asyncio.to_thread(idle_warning_seconds, self.config, environ)
+        if idle_warning is not None and self._lease.devices:
+            environ[IDLE_WARNING] = f"{idle_warning:g}"
         prepared["env"] = announced(environ, notice)
         prepared["pass_fds"] = (*prepared.get("pass_fds", ()), *self._lease.pass_fds)
         return prepared
