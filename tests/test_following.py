@@ -369,7 +369,7 @@ async def test_a_look_that_fails_is_a_warning_and_the_kernel_is_not_idle(
     use = Use(kernel)
     kernel.parent.ran_a_cell()
     assert await a_look(use, kernel) is None
-    assert "the load of the GPUs could not be read" in caplog.text
+    await until(lambda: "the load of the GPUs could not be read" in caplog.text)
 
 
 async def test_a_lease_that_the_kernel_changes_is_looked_at_when_that_is_done(

@@ -16,7 +16,7 @@ from jupyter_gpu.adapters.store import LeaseStore
 IDLE_AT_ONCE = """
 import sys
 from jupyter_gpu.faces import following
-following.IDLE_AFTER_SECONDS = 0
+following.IDLE_AFTER_SECONDS, following.LOOK_EVERY_SECONDS = 0, 0
 sys.argv = ["jupyter-server", *sys.argv[4:]]
 from jupyter_server.serverapp import main
 main()
