@@ -125,9 +125,9 @@ def test_whether_a_process_has_any_gpu_open(devices, program):
     with_one.read()
     without.read()
     assert has_gpu_open(with_one.pid, folder=str(devices))
-    assert not has_gpu_open(without.pid, folder=str(devices))
+    assert has_gpu_open(without.pid, folder=str(devices)) is False
     assert not has_gpu_open(with_one.pid, folder=str(devices.parent))
-    assert not has_gpu_open(2**22 + 1, folder=str(devices))
+    assert has_gpu_open(2**22 + 1, folder=str(devices)) is None
 
 
 def test_a_daemon_that_is_no_python_is_none(devices, program, eventually):

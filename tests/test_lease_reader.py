@@ -236,6 +236,19 @@ print(json.dumps([[one.user, one.state, list(one.pids), one.note] for one in lea
         dead_kernel("forked()", "forked()", uid=ADA)
         assert seen_by(BEN)[3] == f"kept by processes of {ADA}"
 
+    def test_ones_own_that_may_not_be_looked_into_is_named_all_the_same(
+        self, dead_kernel, program, place
+    ):
+        """A process that has another group is closed to its own user."""
+        _, _, (worker,) = dead_kernel("forked()", uid=ADA)
+        # The same user in root's group, as newgrp makes it; the first look imports what it needs.
+        become = f"import os; os.setgroups([]); os.setresuid({ADA}, {ADA}, {ADA})"
+        asking = program(f"{self.LOOK}\n{become}\n{self.LOOK}", arguments=(place.directory,))
+        asking.read()
+        ((user, state, pids, note),) = json.loads(asking.read())
+        assert (user, state, pids) == (str(ADA), "draining", [worker])
+        assert note.startswith(f"kept by process {worker} (")
+
     def test_root_is_told_everybodys(self, dead_kernel, read):
         _, lease_id, (worker,) = dead_kernel("forked()", uid=ADA)
         found = read(lease_id)

@@ -52,24 +52,29 @@ def users_of(
     return tuple(found)
 
 
-def has_gpu_open(pid: int, *, folder: str = DEVICE_FOLDER) -> bool:
-    """Return whether a process has any GPU's device file open, as far as one may look."""
+def has_gpu_open(pid: int, *, folder: str = DEVICE_FOLDER) -> bool | None:
+    """Return whether a process has any GPU's device file open; None where one may not look."""
+    paths = _open_paths(pid)
+    if paths is None:
+        return None
     return any(
-        path.startswith(f"{folder}/") and _GPU.fullmatch(path[len(folder) + 1 :])
-        for path in _open_paths(pid)
+        path.startswith(f"{folder}/") and _GPU.fullmatch(path[len(folder) + 1 :]) for path in paths
     )
 
 
 def _opened(pid: int, wanted: Mapping[str, int]) -> set[int]:
-    return {wanted[path] for path in _open_paths(pid) if path in wanted}
+    return {wanted[path] for path in _open_paths(pid) or () if path in wanted}
 
 
-def _open_paths(pid: int) -> list[str]:
+def _open_paths(pid: int) -> list[str] | None:
+    """Return the paths that a process has open, None where it is gone or not ours to look into."""
     folder, found = f"/proc/{pid}/fd", []
-    with contextlib.suppress(OSError):  # not ours to look into, or gone
+    try:
         for descriptor in os.listdir(folder):  # noqa: PTH208 - a hot path on plain strings
-            with contextlib.suppress(OSError):  # closed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
                 found.append(os.readlink(f"{folder}/{descriptor}"))  # noqa: PTH115
+    except OSError:  # of one's own processes of another group all but the links can be read
+        return None
     return found
 
 

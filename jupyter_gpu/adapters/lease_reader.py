@@ -162,17 +162,15 @@ class LeaseReader:
             and info.start >= began
         ]
         held = {info.pid for info in kept}
-        if members and not _may_name(members[0]):
-            return () if kept else tuple(members)
         family = {*held, *(info.pid for info in members)}
         for info in sorted(everybody, key=lambda one: one.start):  # parents first
             if info.parent in family and info.uid == found.uid:
                 family.add(info.pid)
-        return tuple(
-            info
-            for info in everybody
-            if info.pid in family - held and has_gpu_open(info.pid, folder=self._device_folder)
-        )
+        opened = {pid: has_gpu_open(pid, folder=self._device_folder) for pid in family - held}
+        known = tuple(info for info in everybody if opened.get(info.pid))
+        if kept or known:
+            return known
+        return tuple(info for info in members if opened[info.pid] is None)
 
 
 def leases_kept_by(pid: int, lock_file: os.stat_result) -> frozenset[str]:
