@@ -6,17 +6,20 @@ launched and begins to watch its cells; the magic itself is imported at its firs
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jupyter_gpu.adapters.launch import Launch
 from jupyter_gpu.cell_watch import CellWatch
+from jupyter_gpu.core.variables import IDLE_WARNING
 from jupyter_gpu.faces.hooks import CellHooks
 
 if TYPE_CHECKING:
     from IPython.core.completer import CompletionContext, SimpleMatcherResult
     from IPython.core.interactiveshell import InteractiveShell
 
+    from jupyter_gpu.faces.idle_notice import IdleNotice
     from jupyter_gpu.faces.magics.context import Context
 
 NAME = "gpu"
@@ -65,7 +68,9 @@ class Gate:
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self._watch = CellWatch(Launch.of_this_process())
-        self._hooks = CellHooks(shell, self._watch, lambda: self._context().overview())
+        self._hooks = CellHooks(
+            shell, self._watch, lambda: self._context().overview(), _idle_notice(shell)
+        )
         self._opened: Context | None = None
 
     def open(self) -> None:
@@ -126,6 +131,14 @@ def unload(shell: InteractiveShell) -> None:
             for matcher in shell.Completer.custom_matchers
             if getattr(matcher, "matcher_identifier", None) != _MATCHER
         ]
+
+
+def _idle_notice(shell: InteractiveShell) -> IdleNotice | None:
+    if IDLE_WARNING not in os.environ:
+        return None
+    from jupyter_gpu.faces.idle_notice import notice_for  # noqa: PLC0415 - few kernels have it
+
+    return notice_for(shell, os.environ)
 
 
 def _offered(words: list[str]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from jupyter_gpu.cell_watch import CellEnd, CellWatch
     from jupyter_gpu.core.overview import Overview
+    from jupyter_gpu.faces.idle_notice import IdleNotice
 
 _BEFORE, _AFTER = "pre_run_cell", "post_run_cell"
 # What a misspelt name of the variable has in common with it.
@@ -40,12 +41,18 @@ class CellHooks:
         Told of every cell.
     read
         Reads the machine, as the kernel that asks; called only when there is something to say.
+    notice
+        Told when cells begin and when the last one has ended, where an idle time is set.
     """
 
     def __init__(
-        self, shell: InteractiveShell, watch: CellWatch, read: Callable[[], Overview]
+        self,
+        shell: InteractiveShell,
+        watch: CellWatch,
+        read: Callable[[], Overview],
+        notice: IdleNotice | None = None,
     ) -> None:
-        self._shell, self._watch, self._read = shell, watch, read
+        self._shell, self._watch, self._read, self._notice = shell, watch, read, notice
         self._running: list[ExecutionInfo] = []
         self._inner: list[tuple[str, BaseException]] = []
         self._ahead = _counts_ahead(shell)
@@ -60,12 +67,16 @@ class CellHooks:
         for event, hook in ((_BEFORE, self.pre_run_cell), (_AFTER, self.post_run_cell)):
             if hook in self._shell.events.callbacks[event]:
                 self._shell.events.unregister(event, hook)
+        if self._notice is not None:
+            self._notice.close()
         self._watch.close()
 
     def pre_run_cell(self, info: ExecutionInfo) -> None:
         """Note that a cell begins; IPython calls this."""
         try:
             self._running.append(info)
+            if self._notice is not None:
+                self._notice.cell_begins()
             number = self._shell.execution_count - self._ahead if info.store_history else None
             self._watch.begin(number, info.raw_cell or "")
         except Exception as error:  # noqa: BLE001 - the person's cell runs whatever we do
@@ -90,6 +101,8 @@ class CellHooks:
             ended = self._watch.end(stopped_at)
             if self._running.pop() is info:
                 break
+        if self._notice is not None and not self._running:
+            self._notice.cells_end()
         source = info.raw_cell or ""
         if self._watch.failure is not None:
             self._give_up(self._watch.failure)
