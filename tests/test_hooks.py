@@ -307,6 +307,58 @@ def test_loading_unloading_and_reloading_in_a_cell_leave_nothing_behind(shell):
     assert sys.meta_path == finders
 
 
+class Notice:
+    """Stands for IdleNotice: notes when it waits, and when it is told to stop that."""
+
+    def __init__(self):
+        self.told = []
+
+    def cell_begins(self):
+        self.told.append("begins")
+
+    def cells_end(self):
+        self.told.append("end")
+
+    def close(self):
+        self.told.append("close")
+
+
+@pytest.fixture
+def notice(shell, watch):
+    notice = Notice()
+    made = CellHooks(shell, watch, lambda: pytest.fail("the machine was read"), notice)
+    made.register()
+    yield notice
+    made.unregister()
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("x = 1", ["begins", "end"]),
+        ("1 / 0", ["begins", "end"]),
+        ("def (", ["begins", "end"]),
+        ("await f()", ["begins", "end"]),
+        ("", []),
+        ("get_ipython().run_cell('x = 1')", ["begins", "begins", "end"]),
+        ("get_ipython().run_cell('1 / 0')", ["begins", "begins", "end"]),
+        ("get_ipython().run_cell('')", ["begins", "end"]),
+        ("get_ipython().run_cell('raise SystemExit')", ["begins", "begins", "end"]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:To exit")  # IPython's own word on SystemExit
+def test_idleness_begins_when_the_outermost_cell_has_ended(shell, watch, notice, cell, told):
+    run(shell, cell)
+    assert notice.told == told
+
+
+def test_hooks_that_are_off_tell_nothing_of_idleness_either(shell, watch, notice, capsys):
+    watch.failing = ("end",)
+    run(shell, "x = 1", "x = 2")
+    assert notice.told == ["begins", "close"]
+    assert capsys.readouterr().err.count("no longer watches") == 1
+
+
 def test_stopping_twice_does_nothing_more(shell, watch, hooks):
     hooks.unregister()
     hooks.unregister()

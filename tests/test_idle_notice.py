@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from support_server import Server, wait_until
+from support_shell import make_shell
 
 from jupyter_gpu.core.leases import Owner, Record
 from jupyter_gpu.faces.idle_notice import IdleNotice, notice_for, seconds_from
@@ -253,6 +254,25 @@ def test_without_a_lease_there_is_nothing_to_read(simulate):
     simulate("2xH200")
     notice = notice_for(types.SimpleNamespace(), {"JUPYTER_GPU_IDLE_WARNING": "1"})
     assert notice._read() is None
+
+
+@pytest.mark.parametrize(("value", "waits"), [("3600", True), ("none", False), (None, False)])
+def test_the_extension_begins_it_only_where_a_time_is_set(monkeypatch, value, waits):
+    if value is not None:
+        monkeypatch.setenv("JUPYTER_GPU_IDLE_WARNING", value)
+    with make_shell() as shell:
+
+        async def cells():
+            shell.run_line_magic("load_ext", "jupyter_gpu")
+            notice = shell.magics_manager.magics["line"]["gpu"].__self__._hooks._notice
+            assert (notice is not None) == waits
+            if waits:
+                await shell.run_cell_async("x = 1")
+                assert notice.pending
+                shell.run_line_magic("unload_ext", "jupyter_gpu")
+                assert not notice.pending
+
+        asyncio.run(cells())
 
 
 def test_a_hook_costs_a_few_microseconds(lease):
