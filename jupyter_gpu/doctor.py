@@ -6,6 +6,7 @@ The same checks serve ``jupyter gpu doctor`` and, with what only a kernel knows,
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -37,12 +38,13 @@ from jupyter_gpu.core.layout import (
     lease_id_at,
 )
 from jupyter_gpu.core.leases import Lease
-from jupyter_gpu.core.overview import Overview
+from jupyter_gpu.core.overview import Overview, SeenProcess
 from jupyter_gpu.core.process_checks import (
     kernel_checks,
     leftover_checks,
     mps_check,
     stray_checks,
+    zombie_check,
 )
 from jupyter_gpu.core.quantities import in_words
 from jupyter_gpu.core.standing import holder_words
@@ -74,6 +76,11 @@ def examine(environ: Mapping[str, str], overview: Overview | None = None) -> tup
     confined = facts.container or "SLURM_JOB_ID" in environ
     mps = mps_check(facts, environ)
     process = overview.process
+    # What has ended and was not reaped uses nothing; the driver library goes on naming it.
+    zombies = tuple(one for one in overview.seen if _has_ended(one.pid))
+    living = dataclasses.replace(
+        overview, seen=tuple(one for one in overview.seen if one not in zombies)
+    )
     return (
         *machine_checks(overview, facts, confined=confined),
         *variable_checks(overview, facts, environ),
@@ -82,9 +89,21 @@ def examine(environ: Mapping[str, str], overview: Overview | None = None) -> tup
         *(() if mps is None else (mps,)),
         *_directory(place),
         *_leases(overview, place),
-        *leftover_checks(overview, facts),
-        *stray_checks(overview, facts, _above(overview)),
+        *leftover_checks(living, facts),
+        *stray_checks(living, facts, _above(living)),
+        *(zombie_check(living, one, _parent_of(one.pid)) for one in zombies),
     )
+
+
+def _has_ended(pid: int) -> bool:
+    info = processes.look(pid)
+    return info is None or info.state in "ZX"
+
+
+def _parent_of(pid: int) -> SeenProcess | None:
+    info = processes.look(pid)
+    parent = None if info is None else processes.look(info.parent)
+    return None if parent is None else SeenProcess(parent.pid, parent.user, parent.command)
 
 
 def _above(overview: Overview) -> dict[int, frozenset[int]]:

@@ -200,9 +200,10 @@ class _Gatherer:
     def is_on(self, process: ProcessFacts, uuids: frozenset[str], lease_ids: set[str]) -> bool:
         """Return whether a process keeps one of these devices or leases."""
         if process.lease is not None:
-            return process.lease.record.id in lease_ids or bool(
-                uuids & {*process.lease.record.uuids}
-            )
+            record = process.lease.record
+            if record.id in lease_ids or uuids & {*record.uuids}:
+                return True
+        # What a process uses may be more than it has leased.
         found = map(self._overview.inventory.find, uuids)
         return any(
             device is not None

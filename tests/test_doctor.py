@@ -1,5 +1,6 @@
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 
@@ -224,6 +225,19 @@ def test_who_uses_a_device_without_a_lease_is_a_warning_that_names_the_owner(sim
     assert check.found.startswith(f"GPU 0 is used without a lease by {user}: {holder.pid} ")
     names = [found.name for found in examine(os.environ)]
     assert [name for name in names if name.startswith("stray ")] == [check.name]
+
+
+def test_a_zombie_is_labelled_and_is_no_stray(simulate, program, eventually):
+    child = program("print('up'); input()")
+    child.read()
+    child.signal(signal.SIGKILL)
+    eventually(lambda: processes.look(child.pid).state == "Z")
+    listed = [{"pid": child.pid, "memory_bytes": 5}]
+    simulate({"gpus": [{"name": "L4", "memory_used_bytes": 2**33, "processes": listed}]})
+    names = {check.name for check in examine(os.environ)}
+    assert names >= {f"zombie {child.pid}", "memory"}
+    assert f"stray {child.pid}" not in names
+    assert f"its parent {os.getpid()} (" in one(f"zombie {child.pid}").found
 
 
 def test_where_there_are_no_locks_it_says_so(eight_gpus, monkeypatch):

@@ -95,6 +95,10 @@ def test_what_is_still_held_is_said_with_why():
     assert lines[-2].startswith("GPU 2: not ended: 7 of alice")
 
 
+def test_that_none_has_ended_is_said():
+    assert released(left=(ZOMBIE,), devices=()).startswith("No process has ended\n")
+
+
 def test_what_ended_by_itself_is_not_claimed():
     assert "Had ended by themselves: 812" in released(Ended(WORKER)).splitlines()
 

@@ -9,12 +9,13 @@ from jupyter_gpu.core.facts import MPS, DeviceUser, Facts
 from jupyter_gpu.core.history import Change, Frozen, History
 from jupyter_gpu.core.layout import DEVICE_UNITS
 from jupyter_gpu.core.leases import Owner, ProcessRef
-from jupyter_gpu.core.overview import Leasing
+from jupyter_gpu.core.overview import Leasing, SeenProcess
 from jupyter_gpu.core.process_checks import (
     kernel_checks,
     leftover_checks,
     mps_check,
     stray_checks,
+    zombie_check,
 )
 
 LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -331,3 +332,16 @@ class TestStrays:
             assert self.strays(machine, leases=(holder,)) == []
         assert len(self.strays(machine)) == 2
         assert self.strays(machine)[1].found.startswith(f"MIG device {part.uuid} of GPU 0 is used")
+
+
+@pytest.mark.parametrize("parent", [None, SeenProcess(3, "root", "tini")])
+def test_a_zombie_is_labelled_with_who_has_to_reap_it(parent):
+    machine = inventory(device(0, processes=using(5)), device(1), device(2, processes=using(5)))
+    check = zombie_check(overview(machine), SeenProcess(5, "bob", "[python]"), parent)
+    who = "its parent" if parent is None else "its parent 3 (tini)"
+    assert (check.name, check.status) == ("zombie 5", "warn")
+    assert check.found == (
+        "5 of bob, which the driver lists on GPU 0, 2, is a zombie: it has ended, and "
+        f"{who} has not reaped it"
+    )
+    assert who in check.fix

@@ -10,10 +10,12 @@ import sys
 import time
 
 import pytest
+from conftest import BECOME
 from support_cli import command, finish, gpu, gpu_json
 
 import jupyter_gpu
 from jupyter_gpu.adapters import locks, processes
+from jupyter_gpu.adapters.place import furnish
 from jupyter_gpu.faces.commands.command import Options
 from jupyter_gpu.faces.commands.release import Release
 
@@ -160,8 +162,6 @@ def test_an_orphan_that_has_a_device_open_is_ended(capsys, program, tmp_path):
 def test_another_users_leftovers_are_neither_shown_nor_ended(
     dead_kernel, program, needs_root, lease_directory
 ):
-    from jupyter_gpu.adapters.place import furnish
-
     lease_directory.mkdir()
     furnish(lease_directory)
     _, (worker,) = dead_kernel(uid=12001)
@@ -175,6 +175,23 @@ def test_another_users_leftovers_are_neither_shown_nor_ended(
     ada = program(PERSON, arguments=[12001])
     assert ada.tell("release --yes") == "0 1 process ended; GPU 0 is free"
     assert is_gone(worker)
+
+
+def test_one_that_may_not_be_ended_is_left_and_is_a_failure(program, needs_root, lease_directory):
+    """A worker that has gained rights: it is Ada's to look at, and not Ada's to end."""
+    lease_directory.mkdir()
+    furnish(lease_directory)
+    become = BECOME.format(uid=12001)
+    partly = become.replace("setresuid(12001, 12001, 12001)", "setresuid(0, 12001, 0)")
+    assert partly != become
+    kernel = program(partly + DYING, arguments=(1, 1))
+    _, worker = kernel.read().split()
+    kernel.process.wait(timeout=10)
+    said = program(PERSON, arguments=[12001]).tell("release --yes")
+    assert said.startswith("1 No process has ended GPU 0: 12001 (")
+    assert f"draining) GPU 0: not ended: {worker} of 12001 (" in said
+    assert said.endswith(": this user may not end it")
+    assert not is_gone(int(worker))
 
 
 # A first call imports what the next ones need, which are made as another user.

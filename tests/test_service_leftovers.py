@@ -217,6 +217,13 @@ class TestNotTouched:
             assert why.startswith("the lease of ")
             assert why.endswith("is active: end that program, or let it release the lease")
 
+    def test_a_holder_that_uses_more_than_it_has_leased(self, machine, find):
+        with jupyter_gpu.acquire(1):
+            machine({3: [os.getpid()]})
+            for what in ("0", "3"):
+                assert list(reasons(find(what))) == [os.getpid()]
+            assert reasons(find("2")) == {}
+
     def test_forked_workers_of_a_living_kernel(self, machine, find, program):
         kernel = program(DYING.replace("os._exit(0)", "sys.stdin.read()"), arguments=(1, 2))
         _, *workers = kernel.read().split()

@@ -75,7 +75,7 @@ def released_view(released: Released, now: datetime) -> View:
             free.append(device_name(device))
         else:
             held.append(f"{device_name(device)}: {standing_words(device, released.overview, now)}")
-    parts = [f"{_count(gone)} ended"]
+    parts = [f"{_count(gone)} ended" if gone else "No process has ended"]
     if free:
         parts.append(f"{', '.join(free)} {'is' if len(free) == 1 else 'are'} free")
     return View(

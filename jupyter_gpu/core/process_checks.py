@@ -223,6 +223,24 @@ def stray_checks(
             yield _stray(device, seen, _elsewhere(family, overview))
 
 
+def zombie_check(overview: Overview, zombie: SeenProcess, parent: SeenProcess | None) -> Check:
+    """Return the check of a process that has ended and that its parent has not reaped.
+
+    The driver library may go on naming it for memory that its forked workers keep.
+    """
+    indices = [
+        device.index
+        for device in overview.inventory.devices
+        if any(process.pid == zombie.pid for process in device.processes)
+    ]
+    who = "its parent" if parent is None else f"its parent {parent.pid} ({parent.command})"
+    found = (
+        f"{zombie.pid} of {zombie.user}, which the driver lists on GPU {listed(indices)}, is a "
+        f"zombie: it has ended, and {who} has not reaped it"
+    )
+    return Check(f"zombie {zombie.pid}", "warn", found, f"end {who}, once nobody needs that")
+
+
 def _around(device: Device, overview: Overview) -> tuple[Lease, ...]:
     """Return the leases on a device, on parts of it, and on the GPU that it is a part of."""
     parts = [part.uuid for part in overview.inventory.devices if part.parent == device.uuid]
