@@ -267,7 +267,7 @@ def test_the_extension_begins_it_only_where_a_time_is_set(monkeypatch, value, wa
             notice = shell.magics_manager.magics["line"]["gpu"].__self__._hooks._notice
             assert (notice is not None) == waits
             if waits:
-                await shell.run_cell_async("x = 1")
+                shell.run_cell("x = 1")
                 assert notice.pending
                 shell.run_line_magic("unload_ext", "jupyter_gpu")
                 assert not notice.pending
