@@ -47,6 +47,7 @@ from jupyter_gpu.core.process_checks import (
     zombie_check,
 )
 from jupyter_gpu.core.quantities import in_words
+from jupyter_gpu.core.site_checks import site_checks
 from jupyter_gpu.core.standing import holder_words
 from jupyter_gpu.core.variable_checks import variable_checks
 from jupyter_gpu.core.view import listed
@@ -89,6 +90,7 @@ def examine(environ: Mapping[str, str], overview: Overview | None = None) -> tup
         *(() if mps is None else (mps,)),
         *_directory(place),
         *_leases(overview, place),
+        *site_checks(overview),
         *leftover_checks(living, facts),
         *stray_checks(living, facts, _above(living)),
         *(zombie_check(living, one, _parent_of(one.pid)) for one in zombies),

@@ -135,5 +135,11 @@ def _processes_on(inventory: Inventory) -> tuple[SeenProcess, ...]:
         for pid, minor in sorted(places.items())
     )
     return tuple(
-        SeenProcess(info.pid, info.user, info.command) for info in infos if info is not None
+        SeenProcess(
+            info.pid,
+            info.user,
+            f"{info.command} (a zombie)" if info.state in "ZX" else info.command,
+        )
+        for info in infos
+        if info is not None
     )

@@ -129,7 +129,7 @@ def mps_check(facts: Facts, environ: Mapping[str, str]) -> Check | None:
         verb = "is" if len(named) == 1 else "are"
         found = f"{' and '.join(named)} {verb} set, but no control daemon runs in {mps.directory}"
         limits = " and nothing is limited" if set(named) & set(_LIMITS) else ""
-        fix = f"nvidia-cuda-mps-control -d, or  unset {' '.join(named)}"
+        fix = f"jupyter gpu mps start, or  unset {' '.join(named)}"
         return Check("MPS", "warn", f"{found}: programs run without MPS{limits}", fix)
     known = "runs" if mps.daemon else "may run, which cannot be seen from here"
     limits = ", ".join(f"{name}={value_words(environ[name])}" for name in named if name in _LIMITS)
