@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 import pytest
 from support_cli import gpu, gpu_json
@@ -15,6 +16,7 @@ from jupyter_gpu.adapters.store import LeaseStore
 # The server itself, in which a kernel counts as idle at once.
 IDLE_AT_ONCE = """
 import sys
+import time
 from jupyter_gpu.faces import following
 following.IDLE_AFTER_SECONDS, following.LOOK_EVERY_SECONDS = 0, 0
 sys.argv = ["jupyter-server", *sys.argv[4:]]
@@ -63,3 +65,39 @@ def test_a_kernel_that_is_left_is_idle_and_one_that_works_is_not(server, capsys,
         end.touch()
         again = wait_until(lambda: lease().state == "idle" and lease(), what="it to be idle again")
     assert again.record.owner.idle_since >= left.record.owner.idle_since
+
+
+def test_a_cell_that_runs_is_no_idle_kernel_though_the_server_calls_it_idle(server, tmp_path):
+    """A widget's message is answered by a subshell meanwhile, as JupyterLab sends it."""
+    if not supports_subshells():
+        pytest.skip("this ipykernel has no subshells")
+    kernel = server.open_notebook("exp7.ipynb").body["kernel"]["id"]
+    server.run(kernel, "pass")
+    wait_until(lambda: lease().state == "idle", what="the kernel to be idle")
+    end = tmp_path / "end"
+    with server.client(kernel) as client:
+        subshell = new_subshell(client)
+        client.execute(WORK_UNTIL.format(path=str(end)))
+        wait_until(lambda: lease().state == "active", what="the kernel to work")
+        state = lambda: server.get(f"kernels/{kernel}").body["execution_state"]  # noqa: E731
+        wait_until(lambda: state() == "busy", what="the server to hear of it")
+        message = client.session.msg("comm_msg", {"comm_id": "none", "data": {}})
+        message["header"]["subshell_id"] = subshell
+        client.shell_channel.send(message)
+        wait_until(lambda: state() == "idle", what="the subshell to answer")
+        begun = time.monotonic()
+        while time.monotonic() < begun + 2.5:
+            assert lease().state == "active"
+        end.touch()
+        wait_until(lambda: lease().state == "idle", what="it to be idle again")
+
+
+def supports_subshells():
+    import ipykernel
+
+    return ipykernel.version_info[0] >= 7
+
+
+def new_subshell(client):
+    client.control_channel.send(client.session.msg("create_subshell_request"))
+    return client.get_control_msg(timeout=30)["content"]["subshell_id"]
