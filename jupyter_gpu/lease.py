@@ -255,9 +255,12 @@ def _end(claim: Claim, place: Place) -> None:
         return
     try:
         with _reopened(place) as store:
-            lease_id, nested = claim.id, bool(claim.ancestors)
+            lease_id = claim.id
+            written = store.own_live_record(lease_id)
+            # A kernel that has given all its devices up has noted the end itself.
+            noted = bool(claim.ancestors) or (written is not None and not written.uuids)
             store.withdraw(claim)
-            if not nested and not store.is_live(lease_id):  # workers may keep it
+            if not noted and not store.is_live(lease_id):  # workers may keep it
                 GrantLog(place).ended(lease_id, exact=True)
     except StoreError:  # the directory is gone or spoilt: the lock can be given up alone
         claim.close()
