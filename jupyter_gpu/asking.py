@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jupyter_gpu.adapters import locks
 from jupyter_gpu.adapters.machine import is_simulated
 from jupyter_gpu.adapters.notebook_file import read_notebook_options
 from jupyter_gpu.adapters.place import find_place
@@ -56,7 +57,8 @@ def asked_for(
     if request.gpus == 0:  # nothing is granted, so no rule stands against it
         return Asked(request, origin)
     place = find_place(environ, simulated=is_simulated(environ))
-    sites = Site(place, environ).own.default_wait
+    # Where nothing is leased there are no rules either.
+    sites = Site(place, environ).own.default_wait if locks.possible() else None
     if sites is not None:
         request = Request.parse(options, default_wait=sites)
     own = None if notebook is None else read_notebook_options(notebook)

@@ -427,7 +427,7 @@ class TestStopping:
         with pytest.raises(GPUError) as refused:
             fake.stop()
         assert "1 program uses the daemon" in str(refused.value)
-        assert f"  {os.getpid()}  {sys.executable}" in str(refused.value)
+        assert f"  {os.getpid()}  " in str(refused.value)
         assert "mps stop --force" in str(refused.value)
         assert fake.status().pid == running.pid
 

