@@ -241,7 +241,12 @@ class Acquisition:
         look, claim = self._look, self._claim
         if look is None or claim is None or claim.ticket is None or self._store is None:
             return False
-        if self._turn.over or self._turn.is_for_all(self._looked) or look.candidates.any_unlocked():
+        turn = self._turn
+        if (
+            turn.over
+            or turn.is_for_all(self._looked)
+            or turn.may_have_come(self._store, claim, look)
+        ):
             return False
         self._turn.wait(self._store, claim, look)
         return True

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 
 from jupyter_gpu.adapters import processes
 from jupyter_gpu.adapters.claim import Claim
+from jupyter_gpu.adapters.locks import first_lock
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.card import obstacle
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.facts import MPS
+from jupyter_gpu.core.layout import Range, slot
 from jupyter_gpu.core.leases import Lease, Waiter
-from jupyter_gpu.core.policy import Candidate, choose, devices_asked
-from jupyter_gpu.core.queue import keep_for
+from jupyter_gpu.core.policy import Candidate, choose, count_wanted, devices_asked, eligible
+from jupyter_gpu.core.queue import Opening, keep_for
 from jupyter_gpu.core.request import Request
 from jupyter_gpu.core.topology import Topology
 from jupyter_gpu.pool import Pool
@@ -49,6 +51,10 @@ class Candidates:
     ) -> None:
         self._request, self._around, self._pool = request, around, pool
         self._inherited = inherited
+        # For the small looks of who waits, which are many: what does not change between them.
+        self._slots: tuple[tuple[Device, str, Range], ...] | None = None
+        self._serving: frozenset[str | None] = frozenset()
+        self._wanted = 0
 
     def all(self, inventory: Inventory, claim: Claim) -> tuple[Candidate, ...]:
         """Return every device of the pool with what stands against it, the queue included."""
@@ -78,6 +84,11 @@ class Candidates:
             for mine, left in zip(found, kept, strict=True)
         )
 
+    @property
+    def inherits(self) -> bool:
+        """Whether some of it is held already, which is kept for nobody else."""
+        return bool(self._inherited)
+
     def still_free(self, uuids: tuple[str, ...], inventory: Inventory) -> bool:
         """Return whether nothing on the card stands against devices that have just been locked."""
         current = (inventory.find(uuid) for uuid in uuids if uuid not in self._inherited)
@@ -85,16 +96,30 @@ class Candidates:
             device is not None and self.on_card(device).reason is None for device in current
         )
 
-    def any_unlocked(self) -> bool:
-        """Return whether the locks leave room for the request on any device that could serve it.
+    def opening(self, claim: Claim) -> Opening | None:
+        """Return what the locks leave open to the request, None where that is too little.
 
         A few questions to the lock file, and none to the driver: enough to go on waiting.
         """
-        units = self._request.units
-        return any(
-            device.uuid in self._inherited or self._free_units(device) >= units
-            for device in self._pool.devices
-        )
+        request, pool = self._request, self._pool
+        if self._slots is None:
+            above = pool.ancestors[-1] if pool.ancestors else None
+            named = tuple((d, d.uuid) for d in pool.devices if d.uuid is not None)
+            self._slots = tuple((device, uuid, slot(above, uuid)) for device, uuid in named)
+            serving = eligible(request, pool.devices)
+            self._serving = frozenset(device.uuid for device in serving)
+            self._wanted = count_wanted(request, serving)
+        room = {}
+        for device, uuid, where in self._slots:
+            if uuid in self._inherited or first_lock(claim.fd, where) is None:
+                room[uuid] = pool.capacity // request.units
+            elif request.share is not None:
+                room[uuid] = self._free_units(device) // request.units
+        serving_room = {uuid: times for uuid, times in room.items() if uuid in self._serving}
+        if not self._wanted or sum(serving_room.values()) < self._wanted:
+            return None
+        beside = frozenset(room.keys() - serving_room)
+        return Opening(request, pool.ancestors, self._wanted, serving_room, beside)
 
     def on_card(self, device: Device) -> Candidate:
         """Return what stands against a device beside the locks."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from jupyter_gpu.adapters.claim import CROWD, Claim
+from jupyter_gpu.adapters.records import looks
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.candidates import Look
 from jupyter_gpu.core.leases import Owner, Record
@@ -15,7 +17,11 @@ from jupyter_gpu.core.request import Request
 HEAD_LOOKS_EVERY_SECONDS = 0.05
 _SIGN_OF_LIFE_SECONDS = 1.0
 # Well below the time after which a waiter that does not look counts as stopped.
-_LONGEST_PAUSE = 1.5
+_LONGEST_PAUSE = 1.9
+# Who comes earlier is taken to want what is open. After so long it is time to read whether.
+_PATIENCE_SECONDS = 1.0
+# So many looks are left out while the queue moves on.
+_PASSED_AT_MOST = 3
 # A waiter looks at the locks alone, and at everything again after so many pauses.
 _ALL_EVERY_PAUSES = 20
 
@@ -28,6 +34,11 @@ class Turn:
         self._began = time.monotonic()
         self._last_sign = 0.0
         self._crowd: int | None = None
+        self._passed = 0
+        # Those with earlier tickets than this are gone, or have stopped.
+        self._first = 0
+        self._open: frozenset[str] = frozenset()
+        self._open_since = self._asked = self._walked = self._nearer_since = 0.0
         self._since = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self.pause_seconds = HEAD_LOOKS_EVERY_SECONDS
 
@@ -43,7 +54,69 @@ class Turn:
 
     def is_for_all(self, looked: float) -> bool:
         """Return whether it is time to look at everything again, looked at last at ``looked``."""
-        return time.monotonic() - looked > _ALL_EVERY_PAUSES * self.pause_seconds
+        since = max(looked, self._nearer_since)
+        return time.monotonic() - since > _ALL_EVERY_PAUSES * self.pause_seconds
+
+    def may_have_come(self, store: LeaseStore, claim: Claim, look: Look) -> bool:
+        """Return whether there may be something to take: then it is time to look at everything.
+
+        A waiter asks the locks alone what is open and how many come before it, as long as those
+        take their turns. What stays open is perhaps of no use to them; so it reads what they want.
+        """
+        now = time.monotonic()
+        if self._crowd != CROWD and (
+            now - self._asked < _PATIENCE_SECONDS or self._others_are_served(claim)
+        ):
+            return False
+        self._asked = now
+        opening = look.candidates.opening(claim)
+        if opening is None:
+            self._open = frozenset()
+            if now - self._walked >= _PATIENCE_SECONDS:
+                next(self._before(store, claim), None)
+            return False
+        known = look.around.known
+        if look.candidates.inherits or opening.is_left_by(
+            known.get(ticket) for ticket in self._before(store, claim)
+        ):
+            return True
+        still = self._open.intersection(opening.room)
+        if not still:
+            self._open, self._open_since = frozenset(opening.room), now
+            return False
+        self._open = still
+        if now - self._open_since < _PATIENCE_SECONDS:
+            return False
+        self._open = frozenset()
+        # Whom only a limit holds back cannot be told from the queue.
+        limited = look.around.site.rules.limits_anyone
+        return limited or opening.is_left_by(store.waiters_before(claim.ticket, known))
+
+    def _others_are_served(self, claim: Claim) -> bool:
+        """Return whether the first in the queue has changed: then one far off need not look.
+
+        Not for ever: those who are served may want other devices.
+        """
+        found = claim.earliest_before(self._first)
+        if found is None or found.start == self._first or self._passed >= _PASSED_AT_MOST:
+            self._passed = 0
+            return False
+        self._first = found.start
+        self._passed += 1
+        return True
+
+    def _before(self, store: LeaseStore, claim: Claim) -> Iterator[int]:
+        """Yield the tickets before this one whose waiters still look."""
+        self._walked = time.monotonic()
+        first, nobody_yet = self._first, True
+        while (found := claim.earliest_before(first)) is not None:
+            first = found.start + found.length
+            if found.length == 1 and looks(store.place, found.start):
+                self._first = found.start if nobody_yet else self._first
+                nobody_yet = False
+                yield found.start
+        if nobody_yet:
+            self._first = claim.ticket or 0
 
     def wait(self, store: LeaseStore, claim: Claim, look: Look) -> None:
         """Stand in line, or go on standing there.
@@ -71,5 +144,7 @@ class Turn:
         elif now - self._last_sign >= _SIGN_OF_LIFE_SECONDS:
             store.show_life(claim)
             self._last_sign = now
-        self._crowd = claim.crowd_before(self._crowd)
-        self.pause_seconds = min(HEAD_LOOKS_EVERY_SECONDS * self._crowd / CROWD, _LONGEST_PAUSE)
+        crowd = claim.crowd_before(self._crowd, self._first)
+        if crowd != self._crowd:
+            self._crowd, self._nearer_since = crowd, now
+        self.pause_seconds = min(HEAD_LOOKS_EVERY_SECONDS * crowd / CROWD, _LONGEST_PAUSE)

@@ -251,26 +251,40 @@ class Claim:
                 return False
             return locks.first_lock(self.fd, Range(QUEUE.start, self.ticket)) is not None
 
-    def crowd_before(self, known: int | None = None) -> int:
+    def earliest_before(self, first: int = 0) -> Range | None:
+        """Return the earliest living tickets before this one, from ``first`` on, or None.
+
+        They are one, where nobody has locked more of the queue than a ticket.
+        """
+        with self._guard:
+            if self.ticket is None or first >= self.ticket:
+                return None
+            where = Range(QUEUE.start + first, self.ticket - first)
+            found = next(locks.locked_ranges(self.fd, where), None)
+            return None if found is None else Range(found.start - QUEUE.start, found.length)
+
+    def crowd_before(self, known: int | None = None, first: int = 0) -> int:
         """Return how far the queue goes before this ticket, about: ``CROWD`` times a power of two.
 
-        Nobody waits earlier than so many places before. ``known`` is what it was when it was asked
-        before: it only becomes less, so that one or two questions are enough.
+        Nobody waits earlier than so many places before, those before ``first`` left aside.
+        ``known`` is what it was when it was asked before: it only becomes less, so that one or two
+        questions are enough.
         """
         with self._guard:
             if self.ticket is None:
                 return CROWD
             span = CROWD if known is None else known
-            while known is None and span < self.ticket and self._someone_at(span):
+            while known is None and span < self.ticket and self._someone_at(span, first):
                 span *= 2
-            while span > CROWD and not self._someone_at(span // 2):
+            while span > CROWD and not self._someone_at(span // 2, first):
                 span //= 2
             return span
 
-    def _someone_at(self, distance: int) -> bool:
+    def _someone_at(self, distance: int, first: int) -> bool:
         """Return whether somebody waits at least so many places before this ticket."""
-        length = (self.ticket or 0) - distance
-        return length > 0 and locks.first_lock(self.fd, Range(QUEUE.start, length)) is not None
+        length = (self.ticket or 0) - distance - first
+        where = Range(QUEUE.start + first, length)
+        return length > 0 and locks.first_lock(self.fd, where) is not None
 
     def try_user(self, uid: int) -> bool:
         """Take the right to count a user's leases and add one; False while another has it."""

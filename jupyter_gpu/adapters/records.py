@@ -81,12 +81,7 @@ class RecordDirectory:
 
     def looks(self, ticket: int) -> bool:
         """Return whether the one who waits with this ticket has looked of late."""
-        try:
-            name = f"{_waiting_stem(ticket)}.json"
-            touched = os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_mtime
-        except OSError:
-            return False
-        return time.time() - touched <= STALLED_SECONDS
+        return _touched_lately(f"{_waiting_stem(ticket)}.json", self._fd)
 
     def _found(self, stem: str, lease_id: str | None = None) -> FoundRecord | None:
         found = self._read(f"{stem}.json")
@@ -253,6 +248,22 @@ def _without_future(record: Record) -> Record:
 
 def _waiting_stem(ticket: int) -> str:
     return f"waiting-{ticket}"
+
+
+def _touched_lately(name: str, directory_fd: int | None = None) -> bool:
+    try:
+        touched = os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_mtime
+    except OSError:
+        return False
+    return time.time() - touched <= STALLED_SECONDS
+
+
+def looks(place: Place, ticket: int) -> bool:
+    """Return whether the one who waits with this ticket has looked of late, as a hint.
+
+    For who needs no more than this, and so no open directory.
+    """
+    return _touched_lately(f"{place.directory}/{RECORDS_NAME}/{_waiting_stem(ticket)}.json")
 
 
 def records_path(place: Place) -> Path:

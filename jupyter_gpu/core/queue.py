@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.layout import DEVICE_UNITS
 from jupyter_gpu.core.leases import Waiter
 from jupyter_gpu.core.policy import Candidate, choose, count_wanted, eligible
 from jupyter_gpu.core.request import Request
@@ -44,6 +47,49 @@ def keep_for(
     return tuple(
         less(c) if c.reason is None and c.device in kept else c for c in candidates
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the locks alone leave open to a request, counted: enough to know that it has to wait.
+
+    ``room`` is how many times each device that would serve it has room for it, by UUID, ``wanted``
+    how many of those it needs. ``beside`` are further devices that are open to others.
+    """
+
+    request: Request
+    ancestors: tuple[str, ...]
+    wanted: int
+    room: Mapping[str, int]
+    beside: frozenset[str] = frozenset()
+
+    def is_left_by(self, earlier: Iterable[Waiter | None]) -> bool:
+        """Return whether there may be enough when those who came earlier have what they keep.
+
+        They are counted for the least that ``keep_for`` keeps for them, and asked for only until
+        too little is left. One who is not known, None, counts for one device: ask again later,
+        knowing more, because it may want others.
+        """
+        left = sum(self.room.values()) - self.wanted
+        for waiter in earlier:
+            if left < 0:
+                break
+            left -= 1 if waiter is None else self._least_kept(waiter)
+        return left >= 0
+
+    def _least_kept(self, waiter: Waiter) -> int:
+        record, request = waiter.record, waiter.record.request
+        # Whether free memory is its own limit is not known from the locks.
+        if waiter.stalled or record.ancestors != self.ancestors or request.min_free_memory_bytes:
+            return 0
+        useful = sum(uuid in self.room for uuid in record.could_use)
+        elsewhere = sum(uuid in self.beside for uuid in record.could_use)
+        if self.request.units == request.units == DEVICE_UNITS:
+            if request.gpus == "all" or request.gpus >= useful + elsewhere:
+                return useful
+            return max(0, request.gpus - elsewhere)
+        # Of a share so much is certain: it takes one room that it fits, where it finds no other.
+        return int(useful > 0 and not elsewhere and request.units >= self.request.units)
 
 
 def _enough_memory(device: Device, request: Request) -> bool:
