@@ -5,7 +5,15 @@ import dataclasses
 import pytest
 
 from jupyter_gpu.core.devices import Device, Inventory
-from jupyter_gpu.core.environment import numbering_is_cudas, variables, visible_value
+from jupyter_gpu.core.environment import (
+    merged,
+    numbering_is_cudas,
+    remembered_caps,
+    variables,
+    visible_value,
+    without_caps,
+)
+from jupyter_gpu.core.variables import CAPS
 
 GPUS = tuple(
     Device(i, f"GPU-{i:02}", "NVIDIA H200", pci_bus_id=f"00000000:{bus}:00.0")
@@ -77,3 +85,35 @@ def test_no_device_means_that_none_is_visible():
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "-1",
     }
+
+
+class TestCaps:
+    """Variables that cap a share, which are taken away again with it."""
+
+    def environ(self, before, caps):
+        granted = {**caps, CAPS: remembered_caps(before, caps)}
+        return merged(before, granted)
+
+    def test_what_stood_there_before_comes_back(self):
+        before = {"A": "mine", "OTHER": "1"}
+        inside = self.environ(before, {"A": "capped", "B": "capped"})
+        assert (inside["A"], inside["B"]) == ("capped", "capped")
+        assert without_caps(inside) == before
+
+    def test_what_the_person_has_set_since_stays(self):
+        inside = self.environ({"A": "mine"}, {"A": "capped", "B": "capped"})
+        inside |= {"A": "new", "OTHER": "1"}
+        assert without_caps(inside) == {"A": "new", "OTHER": "1"}
+
+    def test_new_caps_replace_all_of_the_old(self):
+        before = {"A": "mine"}
+        inside = self.environ(before, {"A": "half", "B": "half"})
+        granted = {"A": "quarter", CAPS: remembered_caps(before, {"A": "quarter"})}
+        assert merged(inside, granted) == {**before, **granted}
+        assert merged(inside, {"X": "1"}) == {**inside, "X": "1"}
+
+    @pytest.mark.parametrize(
+        "text", ["", "{", "[]", "3", '{"A": 1}', '{"A": []}', '{"A": ["x"]}', '{"A": null}']
+    )
+    def test_what_cannot_be_read_changes_nothing_else(self, text):
+        assert without_caps({"A": "x", CAPS: text}) == {"A": "x"}

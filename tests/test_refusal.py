@@ -249,3 +249,48 @@ def test_the_way_to_wait_is_the_same_request(request_, line):
     )
     text = refusal(request_, pool, Holdings(), reader)
     assert text.splitlines()[-1] == f"To wait for them:  %gpu use {line} --wait 30m"
+
+
+def shares(*free_units, reasons=(None,) * 9):
+    return tuple(
+        Candidate(Device(i, f"GPU-{i:02}", "NVIDIA H200"), reasons[i], free_units=units)
+        for i, units in enumerate(free_units)
+    )
+
+
+def test_a_limit_comes_first_and_nothing_less_is_offered():
+    message = refusal(
+        Request(gpus=2), candidates(None, None, None), Holdings(), BEN, limit="The limit is 1."
+    )
+    assert message.startswith("The limit is 1.\n  0, 1, 2  free\n")
+    assert "Or take" not in message
+    one = refusal(Request(gpus=2), candidates(None, "leased"), Holdings(), BEN, limit="No.")
+    assert "  0  free\n" in one
+    assert "Or take" not in one
+
+
+def test_beside_the_leases_on_a_gpu_the_reason_against_it_is_told():
+    share = Request.parse({"gpus": "1/4"})
+    holdings = Holdings((lease(0, notebook="/a.ipynb"), lease(1, number=2, notebook="/b.ipynb")))
+    found = shares(0, 27_720 // 2, reasons=("leased", "on hold since 09:12 by root: fan"))
+    message = refusal(share, found, holdings, BEN)
+    assert "  1  on hold since 09:12 by root: fan\n" in message
+    assert "  0  leased\n" not in message
+
+
+def test_free_devices_that_are_no_neighbours_are_said_to_be_none():
+    request = Request(gpus=2, topology="require")
+    message = refusal(request, candidates(None, None, "leased"), Holdings(), BEN)
+    assert message.startswith("No 2 GPUs joined by NVLink are free (3 on this machine).\n")
+    assert "  0, 1  free, but no 2 of them are joined by NVLink\n" in message
+
+
+def test_what_looks_free_and_is_refused_is_in_use_below_or_was_taken():
+    message = refusal(Request(), candidates(None), Holdings(), BEN)
+    assert "  0  in use below a lease that has ended, or taken at this moment\n" in message
+
+
+def test_a_pool_that_was_cut_down_is_not_called_the_machine():
+    notes = ("The pool is limited by the lease that this program runs under.",)
+    message = refusal(Request(), candidates("leased"), Holdings(), BEN, notes)
+    assert message.startswith("No GPU is free (1 in this pool).\n")

@@ -13,6 +13,7 @@ from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.adapters.witness import Witness
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.layout import lease_byte, new_lease_id
+from jupyter_gpu.core.request import Request
 from jupyter_gpu.renewal import renew
 
 
@@ -168,7 +169,6 @@ def test_a_right_to_change_that_is_locked_is_said(eight_gpus, place):
 def test_a_taker_over_gets_what_the_kernel_has_by_now(eight_gpus, place, kernels_handle):
     from jupyter_gpu.allocator import Acquisition, acquire_now
     from jupyter_gpu.core.leases import Owner
-    from jupyter_gpu.core.request import Request
 
     with jupyter_gpu.acquire(1) as lease:
         kernel = kernels_handle(lease)
@@ -181,3 +181,38 @@ def test_a_taker_over_gets_what_the_kernel_has_by_now(eight_gpus, place, kernels
         lease.release()
         assert free_indices(place, eight_gpus) == [0, 1, 2, 3, 4, 5, 7]
         taken.release()
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, "1/4"), ("1/4", 1), ("1/4", "1/2")])
+def test_another_part_of_the_same_device_is_taken_up(
+    eight_gpus, place, kernels_handle, before, after
+):
+    request = Request.parse({"gpus": after})
+    with jupyter_gpu.acquire(before) as lease:
+        kernel = kernels_handle(lease)
+        kernel.take(uuids(eight_gpus, 0), request.units)
+        with Witness(place) as witness:
+            witness.publish(dataclasses.replace(lease.record, request=request, units=request.units))
+        kernel.keep_only(uuids(eight_gpus, 0), request.units)
+        assert renewed(lease) == [0]
+        assert lease.claim.holding == {eight_gpus.devices[0].uuid: request.units}
+        part = None if after == 1 else str(float(request.share))
+        assert lease.environment.get("XLA_PYTHON_CLIENT_MEM_FRACTION") == part
+        assert bool(lease.record.caps) == (after != 1)
+        assert lease.record.units == request.units
+
+
+def test_another_cap_on_the_same_share_is_taken_up(eight_gpus, place):
+    request = Request.parse({"gpus": "1/4", "memory_cap": "none"})
+    with jupyter_gpu.acquire("1/4") as lease:
+        with Witness(place) as witness:
+            witness.publish(dataclasses.replace(lease.record, request=request))
+        assert renewed(lease) == [0]
+        assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in lease.environment
+
+
+def test_what_was_given_up_in_writing_only_is_unlocked(eight_gpus, place):
+    with jupyter_gpu.acquire(2) as lease:
+        write(place, lease, eight_gpus)
+        assert renewed(lease) == []
+        assert free_indices(place, eight_gpus) == list(range(8))

@@ -273,7 +273,7 @@ def test_a_kernel_killed_in_the_middle_of_a_change_leaves_nothing_half_done(serv
                 seconds=30,
                 what=f"the restart of {name} after {line} at {point}: {server.log[-800:]}",
             )
-        visible, caps, jax, _ = seen(server, kernel)
+        visible, _, jax, _ = seen(server, kernel)
         case = (name, line, point)
         assert parts() == ([((0,), share)] if share else []), case
         assert free_units(place) == [1 - share, 1], case
