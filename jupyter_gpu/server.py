@@ -25,9 +25,8 @@ from traitlets.config import LoggingConfigurable
 from jupyter_gpu.core.answers import SCHEMA, status_answer, who_answer
 from jupyter_gpu.core.errors import GPUError, RequestError, StoreError
 from jupyter_gpu.core.idleness import IDLE_TIME, is_over, parse_idle_time, shorter
-from jupyter_gpu.faces import server
+from jupyter_gpu.faces.following import USES
 from jupyter_gpu.idle import site_times
-from jupyter_gpu.lease import HeldLease
 from jupyter_gpu.overview import NOT_EXCLUSIVE, read_overview
 
 RESOURCE = "jupyter_gpu"
@@ -89,6 +88,7 @@ class JupyterGPU(LoggingConfigurable):
         path = url_path_join(app.web_app.settings["base_url"], "jupyter-gpu", "api", pattern)
         app.web_app.add_handlers(".*$", [(path, GPUHandler)])
         self._kernels = app.kernel_manager
+        self._settings = app.web_app.settings
         PeriodicCallback(self.end_idle_kernels, self.check_every * 1000).start()
 
     async def end_idle_kernels(self) -> None:
@@ -106,15 +106,15 @@ class JupyterGPU(LoggingConfigurable):
             self.log.exception("GPU: kernel %s could not be ended", kernel_id)
 
     async def _end_one(self, kernel_id: str, seconds: float) -> None:
-        if kernel_id not in self._kernels:
+        use = self._settings.get(USES, {}).get(kernel_id)
+        if use is None or kernel_id not in self._kernels:
             return
-        manager = self._kernels.get_kernel(kernel_id)
-        lease = getattr(getattr(manager, "provisioner", None), "lease", None)
-        if not isinstance(lease, HeldLease) or lease.released or lease.record is None:
+        provisioner = self._kernels.get_kernel(kernel_id).provisioner
+        lease = provisioner.lease
+        if lease is None or lease.released:
             return
-        since = lease.record.owner.idle_since
-        # The record is a second old: what the server itself knows has to say the same.
-        if server.last_used(manager) is None or not is_over(since, seconds, _now()):
+        since = use.idle_since(provisioner)
+        if not is_over(since, seconds, _now()):
             return
         indices = ", ".join(map(str, lease.recorded_indices()))
         self.log.warning(

@@ -18,7 +18,7 @@ import jupyter_gpu
 from jupyter_gpu.adapters.place import find_place
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.faces import following
-from jupyter_gpu.faces.following import METER, Ear, Use, follow, look_once
+from jupyter_gpu.faces.following import METER, USES, Ear, Use, follow, look_once
 from jupyter_gpu.idle import LoadMeter
 from jupyter_gpu.testing import FakeMachine
 
@@ -358,6 +358,16 @@ async def test_the_kernels_of_a_server_share_one_meter(lease, tmp_path):
     assert Use(kernel)._meter is Use(kernel)._meter is kernel.settings[METER]
     kernel.kernels.parent = None
     assert Use(kernel)._meter is not kernel.settings[METER]
+
+
+async def test_a_server_knows_the_use_of_a_kernel_while_it_is_followed(lease, tmp_path):
+    kernel = Kernel(lease, tmp_path, Sessions())
+    before, use = Use(kernel), Use(kernel)
+    before.close()
+    assert kernel.settings[USES] == {"k": use}
+    use.close()
+    use.close()
+    assert kernel.settings[USES] == {}
 
 
 async def test_a_look_that_fails_is_a_warning_and_the_kernel_is_not_idle(

@@ -24,6 +24,7 @@ import jupyter_gpu
 from jupyter_gpu.adapters.place import find_place
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.core.errors import StoreError
+from jupyter_gpu.faces.following import USES
 from jupyter_gpu.server import JupyterGPU, _jupyter_server_extension_points, answered
 
 ENABLED = "--ServerApp.jpserver_extensions={'jupyter_gpu.server': True}"
@@ -170,7 +171,7 @@ async def test_a_failure_is_in_the_log_and_only_its_sentence_in_the_answer(
 
 def test_a_kernel_that_was_left_is_ended_and_one_that_works_is_not(serve, simulate, tmp_path):
     simulate("4xH200")
-    server = serve("--JupyterGPU.idle_shutdown=1s", "--JupyterGPU.check_every=0.05")
+    server = serve("--JupyterGPU.idle_shutdown=5s", "--JupyterGPU.check_every=0.05")
     works, without = opened(server, "works.ipynb"), opened(server, "a.ipynb", "pytorch-cpu")
     end = tmp_path / "end"
     cell = f"import os, time\nwhile not os.path.exists({str(end)!r}): time.sleep(0.01)"
@@ -179,15 +180,15 @@ def test_a_kernel_that_was_left_is_ended_and_one_that_works_is_not(serve, simula
         client.execute(cell)
         left = opened(server, "left.ipynb")
         server.run(left, "1 + 1")
-        wait_until(lambda: left not in kernels_of(server), seconds=30, what="the idle one to end")
+        wait_until(lambda: left not in kernels_of(server), seconds=60, what="the idle one to end")
         assert kernels_of(server) == {works, without}
         assert held_by_kernels() == {works}
         assert f"kernel {left} ends and gives back physical 1: idle since" in server.log
-        assert "idle_shutdown is 1 s" in server.log
+        assert "idle_shutdown is 5 s" in server.log
         paths = {one["path"] for one in server.get("sessions").body}
         assert paths == {"works.ipynb", "a.ipynb"}
         end.touch()
-        wait_until(lambda: works not in kernels_of(server), seconds=30, what="it to end too")
+        wait_until(lambda: works not in kernels_of(server), seconds=60, what="it to end too")
     assert kernels_of(server) == {without}, "it holds no GPU"
 
 
@@ -234,12 +235,23 @@ class Kernels:
         self.ended.append(kernel_id)
 
 
-def kernel(lease, *, state="idle"):
-    return types.SimpleNamespace(
-        execution_state=state,
-        last_activity=datetime.now(timezone.utc),
-        provisioner=types.SimpleNamespace(lease=lease),
-    )
+class Use:
+    """What is known of a kernel's use: since when it is idle."""
+
+    def __init__(self, seconds):
+        self.since = None
+        if seconds is not None:
+            since = datetime.now(timezone.utc) - timedelta(seconds=seconds)
+            self.since = since.isoformat(timespec="seconds")
+
+    def idle_since(self, provisioner):
+        return self.since
+
+
+def kernel(lease, *, idle_for=9999):
+    made = types.SimpleNamespace(provisioner=types.SimpleNamespace(lease=lease))
+    made.use = Use(idle_for)
+    return made
 
 
 @pytest.fixture
@@ -248,68 +260,62 @@ def lease(eight_gpus):
         yield held
 
 
-def idle_for(lease, seconds):
-    since = datetime.now(timezone.utc) - timedelta(seconds=seconds)
-    idle_since = None if seconds is None else since.isoformat(timespec="seconds")
-    lease.describe(lambda owner: dataclasses.replace(owner, idle_since=idle_since))
-    return lease
-
-
 def extension(kernels, **options):
     made = JupyterGPU(config=Config({"JupyterGPU": options}))
     handlers = []
-    settings = types.SimpleNamespace(
-        settings={"base_url": "/lab/"}, add_handlers=lambda _, rows: handlers.extend(rows)
+    uses = {name: one.use for name, one in kernels.kernels.items() if hasattr(one, "use")}
+    web_app = types.SimpleNamespace(
+        settings={"base_url": "/lab/", USES: uses},
+        add_handlers=lambda _, rows: handlers.extend(rows),
     )
-    made.begin(types.SimpleNamespace(web_app=settings, kernel_manager=kernels))
+    made.begin(types.SimpleNamespace(web_app=web_app, kernel_manager=kernels))
     assert [path for path, _ in handlers] == ["/lab/jupyter-gpu/api/(status|leases|queue)"]
     return made
 
 
 @pytest.mark.parametrize(
-    ("seconds", "state", "options", "ended"),
+    ("seconds", "options", "ended"),
     [
-        (3601, "idle", {"idle_shutdown": "1h"}, ["k"]),
-        (3500, "idle", {"idle_shutdown": "1h"}, []),
-        (3601, "busy", {"idle_shutdown": "1h"}, []),
-        (3601, "starting", {"idle_shutdown": "1h"}, []),
-        (3601, "idle", {"idle_warning": "1h"}, []),
-        (3601, "idle", {"idle_shutdown": "none"}, []),
-        (3601, "idle", {}, []),
+        (3601, {"idle_shutdown": "1h"}, ["k"]),
+        (3500, {"idle_shutdown": "1h"}, []),
+        (None, {"idle_shutdown": "1h"}, []),
+        (3601, {"idle_warning": "1h"}, []),
+        (3601, {"idle_shutdown": "none"}, []),
+        (3601, {}, []),
     ],
 )
-async def test_only_a_kernel_that_is_idle_for_long_enough_is_ended(
-    lease, seconds, state, options, ended
-):
-    kernels = Kernels(k=kernel(idle_for(lease, seconds), state=state))
+async def test_only_a_kernel_that_is_idle_for_long_enough_is_ended(lease, seconds, options, ended):
+    kernels = Kernels(k=kernel(lease, idle_for=seconds))
     await extension(kernels, **options).end_idle_kernels()
     assert kernels.ended == ended
 
 
-async def test_kernels_that_are_not_ours_not_idle_or_without_a_lease_are_left_alone(lease):
-    other = types.SimpleNamespace(execution_state="idle", last_activity=datetime.now(timezone.utc))
+async def test_what_an_old_record_says_ends_no_kernel(lease):
+    since = (datetime.now(timezone.utc) - timedelta(hours=9)).isoformat()
+    lease.describe(lambda owner: dataclasses.replace(owner, idle_since=since))
+    kernels = Kernels(k=kernel(lease, idle_for=None))
+    await extension(kernels, idle_shutdown="1h").end_idle_kernels()
+    assert kernels.ended == []
+
+
+async def test_kernels_that_are_not_ours_or_hold_nothing_are_left_alone(eight_gpus):
+    other = types.SimpleNamespace()
     released = jupyter_gpu.acquire(1)
-    idle_for(released, 9999).release()
-    none = jupyter_gpu.acquire(0)
-    kernels = Kernels(
-        a=other,
-        b=kernel(released),
-        c=kernel(None),
-        d=kernel(none),
-        e=kernel(object()),
-        f=kernel(lease),
-    )
+    released.release()
+    kernels = Kernels(a=other, b=kernel(released), c=kernel(None), d=kernel(jupyter_gpu.acquire(0)))
     await extension(kernels, idle_shutdown="1s").end_idle_kernels()
     assert kernels.ended == []
 
 
 async def test_one_that_cannot_be_ended_or_has_just_gone_does_not_keep_the_others(lease, caplog):
     with jupyter_gpu.acquire(1) as another:
-        kernels = Kernels(bad=kernel(idle_for(lease, 99)), good=kernel(idle_for(another, 99)))
+        kernels = Kernels(bad=kernel(lease), gone=kernel(lease), good=kernel(another))
         kernels.failing = ("bad",)
+        ours = extension(kernels, idle_shutdown="1m")
         listed = kernels.list_kernel_ids()
-        kernels.list_kernel_ids = lambda: ["gone", *listed]
-        await extension(kernels, idle_shutdown="1m").end_idle_kernels()
+        del kernels.kernels["gone"]
+        kernels.list_kernel_ids = lambda: listed
+        await ours.end_idle_kernels()
     assert kernels.ended == ["good"]
     assert "kernel bad could not be ended" in caplog.text
     assert "gone" not in caplog.text
@@ -320,7 +326,7 @@ async def test_the_sites_time_counts_where_it_is_shorter_and_may_change(
 ):
     path = tmp_path / "rules.toml"
     monkeypatch.setenv("JUPYTER_GPU_CONFIG", str(path))
-    kernels = Kernels(k=kernel(idle_for(lease, 3000)))
+    kernels = Kernels(k=kernel(lease, idle_for=3000))
     ours = extension(kernels, idle_shutdown="1h")
     path.write_text('idle_shutdown = "2h"')
     await ours.end_idle_kernels()

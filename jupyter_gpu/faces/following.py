@@ -26,8 +26,10 @@ from jupyter_gpu.lease import HeldLease
 EVERY_SECONDS = 1.0
 # Who works in a notebook pauses for less, so that hardly anything is ever written.
 IDLE_AFTER_SECONDS = 60.0
-# Where a server's application keeps the one meter of all its kernels.
+# Where a server's application keeps the one meter of all its kernels, and what is known of the use
+# of each, by kernel id.
 METER = "jupyter_gpu_load_meter"
+USES = "jupyter_gpu_uses"
 
 
 class FollowedKernel(Protocol):
@@ -110,8 +112,13 @@ class Use:
     """
 
     def __init__(self, kernel: FollowedKernel) -> None:
-        self.log = kernel.log
-        self._meter = _meter_of(kernel.parent)
+        self.log, self._kernel_id = kernel.log, kernel.kernel_id
+        settings = _settings_of(kernel.parent)
+        self._meter: LoadMeter = settings.setdefault(
+            METER, LoadMeter(os.environ, LOOK_EVERY_SECONDS)
+        )
+        self._uses: dict[str, Use] = settings.setdefault(USES, {})
+        self._uses[kernel.kernel_id] = self
         self._look: asyncio.Task[None] | None = None
         self._process: tuple[object, ...] = ()
         self._ear = Ear(None)
@@ -122,11 +129,14 @@ class Use:
     def close(self) -> None:
         """Stop listening to the kernel."""
         self._ear.close()
+        if self._uses.get(self._kernel_id) is self:
+            del self._uses[self._kernel_id]
 
     def idle_since(self, kernel: FollowedKernel) -> str | None:
         """Return since when the lease is idle now, in ISO 8601; None while it is used, or unknown.
 
-        Called at every look. The devices are looked at in a thread that nobody waits for.
+        Called at every look, and before the kernel is ended for it: what the record says may be
+        old where it cannot be written. The devices are looked at in a thread that nobody waits for.
         """
         if self._process != _process_of(kernel):
             self._begin(kernel)
@@ -228,16 +238,11 @@ def _recorded_uuids(lease: HeldLease | None) -> tuple[str, ...] | None:
     return None if record is None else record.uuids
 
 
-def _meter_of(kernel_manager: object) -> LoadMeter:
-    """Return the meter of a kernel's server; one of its own where there is nowhere to keep it."""
+def _settings_of(kernel_manager: object) -> dict[str, Any]:
+    """Return where a kernel's server keeps what its parts share; a new place where it has none."""
     app = getattr(server.kernels_of(kernel_manager), "parent", None)
     settings = getattr(getattr(app, "web_app", None), "settings", None)
-    if not isinstance(settings, dict):
-        return LoadMeter(os.environ, LOOK_EVERY_SECONDS)
-    if METER not in settings:
-        settings[METER] = LoadMeter(os.environ, LOOK_EVERY_SECONDS)
-    meter: LoadMeter = settings[METER]
-    return meter
+    return settings if isinstance(settings, dict) else {}
 
 
 def _now() -> datetime:
