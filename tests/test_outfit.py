@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from jupyter_gpu.candidates import on_card
 from jupyter_gpu.core.devices import Inventory, Process
 from jupyter_gpu.core.environment import merged, without_caps
 from jupyter_gpu.core.errors import NoDeviceAvailable
@@ -170,9 +171,14 @@ class TestExclusiveProcessMode:
         )
 
     def test_without_mps_nothing_of_it_can_be_had(self, machine, lease_directory):
-        for gpus in (1, "1/4"):
-            with pytest.raises(NoDeviceAvailable, match="in exclusive-process mode"):
-                fake_lease(machine, lease_directory, gpus=gpus)
+        with pytest.raises(NoDeviceAvailable, match="in exclusive-process mode"):
+            fake_lease(machine, lease_directory, gpus=1)
+        # Not by a lease: a daemon of this user's may run on the computer that runs the tests.
+        share = Request.parse({"gpus": "1/4"})
+        (device,) = machine.inventory.devices
+        found = on_card(device, share, simulated=True, through_mps=False)
+        assert found.reason == "in exclusive-process mode, or closed to compute"
+        assert on_card(device, share, simulated=True, through_mps=True).reason is None
 
     def test_with_a_daemon_shares_can_and_the_whole_cannot(
         self, machine, lease_directory, daemon
