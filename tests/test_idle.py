@@ -22,8 +22,15 @@ from jupyter_gpu.idle import (
 )
 from jupyter_gpu.testing import FakeMachine, fake_gpu
 
+pytestmark = pytest.mark.usefixtures("no_rules")
 ZERO, ONE, TWO = (fake_gpu(index, utilization_percent=10 * index) for index in range(3))
 UNKNOWN = fake_gpu(3)
+
+
+@pytest.fixture
+def no_rules(tmp_path, monkeypatch):
+    """This computer may have a file of rules."""
+    rules(tmp_path, monkeypatch, "")
 
 
 class Clock:

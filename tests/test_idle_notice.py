@@ -307,11 +307,15 @@ main()
 
 @pytest.fixture
 def server(lease_directory, simulate):
-    """A server on a machine whose load is in a file."""
+    """A server on a machine whose load is in a file; this computer may have a file of rules."""
+    rules = lease_directory.parent / "rules.toml"
+    rules.write_text("", encoding="utf-8")
     simulate(machine(load=0))
     arguments = ["--JupyterGPU.idle_warning=0.7s"]
     command = [sys.executable, "-c", IDLE_AT_ONCE]
-    with Server(lease_directory.parent, command=command, arguments=arguments) as server:
+    with Server(
+        lease_directory.parent, command=command, arguments=arguments, JUPYTER_GPU_CONFIG=str(rules)
+    ) as server:
         yield server
 
 

@@ -40,6 +40,14 @@ main()
 """
 
 
+@pytest.fixture(autouse=True)
+def _no_rules(lease_directory, monkeypatch):
+    """This computer may have a file of rules."""
+    path = lease_directory.parent / "rules.toml"
+    path.write_text("", encoding="utf-8")
+    monkeypatch.setenv("JUPYTER_GPU_CONFIG", str(path))
+
+
 @pytest.fixture
 def serve(lease_directory):
     """A function that starts a server with the extension; all end with the test."""
