@@ -76,6 +76,9 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         try:
             notice = await self._lease_for_start(kwargs.get("env"))
             prepared: dict[str, Any] = await super().pre_launch(**kwargs)
+            idle_warning = await asyncio.to_thread(
+                idle_warning_seconds, self.config, prepared["env"]
+            )
         except GPUError as error:
             raise self._refused(error) from None
         except BaseException:
@@ -92,7 +95,6 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
             environ.pop(name, None)
         if self._limits:
             environ[POOL] = written_limits(self._limits)
-        idle_warning = await asyncio.to_thread(idle_warning_seconds, self.config, environ)
         if idle_warning is not None and self._lease.devices:
             environ[IDLE_WARNING] = f"{idle_warning:g}"
         prepared["env"] = announced(environ, notice)
@@ -376,7 +378,7 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
 
 def _with_kernel(owner: Owner, pid: int) -> Owner:
     lingering = tuple(process for process in owner.processes if process.pid != pid)
-    return dataclasses.replace(owner, processes=(reference(pid), *lingering))
+    return dataclasses.replace(owner, processes=(reference(pid), *lingering), idle_since=None)
 
 
 def _ended(myself: weakref.ref[GPUProvisioner]) -> None:

@@ -58,8 +58,8 @@ class Owner:
 
     ``processes`` are the ones that use the devices; ``keeper`` is the server that would restart
     them and holds the lease meanwhile; ``workers`` are what is left of them when all else is gone.
-    ``idle_since`` is the time (ISO 8601, UTC) since which a kernel has run nothing, None while it
-    works or where no server watches it.
+    ``idle_since`` is the time (ISO 8601, UTC) since which a kernel has run nothing, its devices
+    doing nothing; None while it works, where that is not known, or where no server watches it.
     """
 
     kind: LeaseKind
