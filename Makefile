@@ -19,6 +19,7 @@ bench:
 soak:
 	scripts/setup test,lint
 	.venv/bin/python tests/race/judge.py --contenders 64 --devices 8 --acquisitions 20000 $(ARGS)
+	.venv/bin/python tests/race/waiters.py --waiters 1000
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

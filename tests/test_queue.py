@@ -1,15 +1,17 @@
 """The waiting rule: nobody takes a device that an earlier waiter could use."""
 
 import dataclasses
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_gpu.core.devices import Device
+from jupyter_gpu.core.layout import DEVICE_UNITS
 from jupyter_gpu.core.leases import Owner, Record, Waiter
 from jupyter_gpu.core.policy import Candidate, choose
-from jupyter_gpu.core.queue import keep_for
+from jupyter_gpu.core.queue import Opening, keep_for
 from jupyter_gpu.core.request import Request
 
 GIB = 2**30
@@ -141,3 +143,95 @@ def test_a_waiter_that_could_start_keeps_no_more_than_it_needs(reasons, waiters)
 def test_a_stopped_waiter_keeps_nothing(reasons):
     before = candidates(reasons)
     assert keep_for_earlier(before, [waiter(8, stalled=True)]) == before
+
+
+QUARTER, HALF = Fraction(1, 4), Fraction(1, 2)
+
+
+def opening(free_units, request, mine=range(8)):
+    """Return what is open to a request for some devices, given how much of each is unlocked."""
+    room = {uuid(i): units // request.units for i, units in enumerate(free_units)}
+    room = {one: times for one, times in room.items() if times}
+    names = {uuid(i) for i in mine}
+    serving = {one: times for one, times in room.items() if one in names}
+    return Opening(request, (), request.gpus, serving, frozenset(room.keys() - serving))
+
+
+@pytest.mark.parametrize(
+    ("free", "request_", "earlier", "left"),
+    [
+        ([1, 0], Request(), [], True),
+        ([1, 0], Request(), [waiter(1)], False),
+        ([1, 1], Request(), [waiter(1)], True),
+        ([1, 1], Request(gpus=2), [waiter(1)], False),
+        ([1, 1], Request(), [None], True),
+        ([1, 1], Request(), [None, None], False),
+        ([1, 1], Request(), [waiter(1), waiter(1)], False),
+        ([1, 1], Request(), [waiter(8)], False),
+        ([1, 1], Request(), [waiter("all")], False),
+        ([1, 0], Request(), [waiter(1, could_use=[1])], True),
+        ([1, 0], Request(), [waiter(1, stalled=True)], True),
+        ([1, 0], Request(), [waiter(1, min_free_memory_bytes=GIB)], True),
+        ([1], Request(share=QUARTER), [waiter(1, share=QUARTER)] * 3, True),
+        ([1], Request(share=QUARTER), [waiter(1, share=QUARTER)] * 4, False),
+        ([1], Request(share=HALF), [waiter(1, share=QUARTER)] * 2, True),
+    ],
+)
+def test_who_comes_earlier_is_counted_against_what_is_open(free, request_, earlier, left):
+    assert opening([DEVICE_UNITS * f for f in free], request_).is_left_by(earlier) is left
+
+
+def test_no_more_of_the_queue_is_asked_for_than_decides():
+    asked = []
+
+    def earlier():
+        for number in range(1000):
+            asked.append(number)
+            yield waiter(1, ticket=number)
+
+    assert not opening([DEVICE_UNITS] * 3, Request()).is_left_by(earlier())
+    assert len(asked) == 3
+
+
+def test_a_waiter_in_another_lease_counts_for_nothing():
+    inner = waiter(1)
+    nested = dataclasses.replace(inner.record, ancestors=("a" * 15,))
+    inside = dataclasses.replace(inner, record=nested)
+    assert opening([DEVICE_UNITS], Request()).is_left_by([inside])
+
+
+FREE_UNITS = st.lists(
+    st.sampled_from([0, DEVICE_UNITS // 4, DEVICE_UNITS // 2, DEVICE_UNITS, DEVICE_UNITS]),
+    min_size=1,
+    max_size=8,
+)
+ANYBODY = st.lists(
+    st.builds(
+        waiter, st.integers(1, 5) | st.just("all"), st.sets(st.integers(0, 7)),
+        stalled=st.booleans(),
+    )
+    | st.builds(
+        waiter, st.just(1), st.sets(st.integers(0, 7)),
+        share=st.sampled_from([QUARTER, HALF]),
+    ),
+    max_size=5,
+)
+ONE = st.builds(Request, gpus=st.integers(1, 4)) | st.builds(
+    Request, share=st.sampled_from([QUARTER, HALF])
+)
+
+
+@given(FREE_UNITS, ONE, ANYBODY)
+def test_nobody_goes_on_waiting_who_could_start(free_units, request_, earlier):
+    some = tuple(
+        dataclasses.replace(c, free_units=units)
+        for c, units in zip(candidates([None] * len(free_units)), free_units, strict=True)
+    )
+    some = tuple(c if c.free_units else dataclasses.replace(c, reason="leased") for c in some)
+    if request_.share is None:  # for whole devices, as Candidates finds them
+        some = tuple(
+            c if c.free_units == DEVICE_UNITS else dataclasses.replace(c, reason="leased")
+            for c in some
+        )
+    if not opening(free_units, request_).is_left_by(earlier):
+        assert choose(request_, keep_for_earlier(some, earlier)) is None

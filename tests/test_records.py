@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from jupyter_gpu.adapters.place import Place, furnish, open_directory
-from jupyter_gpu.adapters.records import RecordDirectory, records_path
+from jupyter_gpu.adapters.records import RecordDirectory, looks, records_path
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.layout import lease_byte, ticket_byte
 from jupyter_gpu.core.leases import RECORD_SIZE_LIMIT, Owner, Record
@@ -241,3 +241,15 @@ def test_a_spoilt_memory_is_no_memory(place, records, text):
 def test_records_stand_where_the_path_says(place, records):
     records.write(record())
     assert json.loads((records_path(place) / f"{A}.json").read_text())["id"] == A
+
+
+def test_whether_a_waiter_looks_is_seen_without_opening_the_directory(place, records):
+    records.write(dataclasses.replace(record(), ticket=7))
+    assert looks(place, 7)
+    assert records.looks(7)
+    assert not looks(place, 8)
+    os.utime(records_path(place) / "waiting-7.json", (5, 5))
+    assert not looks(place, 7)
+    assert not records.looks(7)
+    records.touch_waiter(7)
+    assert looks(place, 7)

@@ -71,25 +71,36 @@ class Opening:
         knowing more, because it may want others.
         """
         left = sum(self.room.values()) - self.wanted
-        for waiter in earlier:
-            if left < 0:
-                break
-            left -= 1 if waiter is None else self._least_kept(waiter)
+        kept, aside = 0, frozenset[str]()
+        for waiter in earlier if left >= 0 else ():
+            if waiter is None:
+                kept += 1
+            elif self._surely_takes(waiter):
+                request = waiter.record.request
+                every = sum(self.room.values()) + len(self.beside)
+                kept += every if request.gpus == "all" else request.gpus
+                aside |= self.beside.intersection(waiter.record.could_use)
+            # All of them together find no more than these elsewhere.
+            if kept - len(aside) > left:
+                return False
         return left >= 0
 
-    def _least_kept(self, waiter: Waiter) -> int:
+    def _surely_takes(self, waiter: Waiter) -> bool:
+        """Return whether a waiter finds what it wants here, or keeps all of it until it does.
+
+        One who could use only some of it may want the same as another, so that both together keep
+        no more than one.
+        """
         record, request = waiter.record, waiter.record.request
         # Whether free memory is its own limit is not known from the locks.
         if waiter.stalled or record.ancestors != self.ancestors or request.min_free_memory_bytes:
-            return 0
-        useful = sum(uuid in self.room for uuid in record.could_use)
-        elsewhere = sum(uuid in self.beside for uuid in record.could_use)
+            return False
+        if not self.room.keys() <= set(record.could_use):
+            return False
         if self.request.units == request.units == DEVICE_UNITS:
-            if request.gpus == "all" or request.gpus >= useful + elsewhere:
-                return useful
-            return max(0, request.gpus - elsewhere)
-        # Of a share so much is certain: it takes one room that it fits, where it finds no other.
-        return int(useful > 0 and not elsewhere and request.units >= self.request.units)
+            return True
+        # A smaller share may fit where this request does not, and several on one device beside.
+        return request.units >= self.request.units and self.beside.isdisjoint(record.could_use)
 
 
 def _enough_memory(device: Device, request: Request) -> bool:

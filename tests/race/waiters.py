@@ -3,7 +3,8 @@
     python tests/race/waiters.py --waiters 1000 --devices 8
 
 Every waiter is a process of its own, forked from one that has imported everything, so that its
-processor time is that of waiting; it is counted from when it stands in line. Prints one line, and ends with 1 if a promise was broken.
+processor time is that of waiting; it is counted from when it stands in line. With --mixed they ask
+for different things. Prints one line, and ends with 1 if a promise was broken.
 """
 
 import argparse
@@ -26,10 +27,14 @@ from jupyter_gpu.allocator import Acquisition
 from jupyter_gpu.core.leases import Owner
 from jupyter_gpu.core.request import Request
 
+ALIKE = ({"gpus": 1},)
+# A choice of any, of several, of one in particular, and two shares.
+MIXED = ({"gpus": 1}, {"gpus": 2}, {"gpus": 1, "devices": [3]}, {"gpus": "1/4"}, {"gpus": "1/2"})
 
-def wait_for_a_device(number, place, devices, hold, told):
+
+def wait_for_a_device(number, options, place, devices, hold, told):
     """One waiter, from its ticket to its end."""
-    request = Request.parse({"gpus": 1, "wait": "1h"})
+    request = Request.parse({**options, "wait": "1h"})
     owner = Owner("command", command=f"waiter {number}")
     machine = SimulatedMachine(f"{devices}xH200")
     warm_up(request, owner, machine, place)
@@ -48,7 +53,7 @@ def wait_for_a_device(number, place, devices, hold, told):
 
 def warm_up(request, owner, machine, place):
     """Do all of it once in a place of one's own: a fork copies its memory when it is first used."""
-    own = Place(place.directory.with_name(f"warm-{os.getpid()}"), "given")
+    own = Place(place.directory.with_name(f"warm-{os.getpid()}"), "simulated")
     asked = {"machine": machine, "place": own}
     with Acquisition(request, owner, {}, **asked).step():
         everything = Request.parse({"gpus": "all", "wait": "1h"})
@@ -80,7 +85,12 @@ class Judge:
                 os.close(self.reading)
                 opening.claim.close()  # its copy would keep the devices that all wait for
                 wait_for_a_device(
-                    number, self.place, self.options.devices, self.options.hold, self.telling
+                    number,
+                    self.kind_of(number),
+                    self.place,
+                    self.options.devices,
+                    self.options.hold,
+                    self.telling,
                 )
             except BaseException as error:
                 os.write(self.telling, b"%d failed %s\n" % (number, repr(error).encode()))
@@ -150,15 +160,24 @@ class Judge:
                 last = time.monotonic()
         return time.monotonic() - began
 
+    def kind_of(self, number):
+        kinds = MIXED if self.options.mixed else ALIKE
+        return kinds[number % len(kinds)]
+
     def out_of_order(self):
-        """By how many living waiters that came earlier each was overtaken, at most."""
+        """By how many living waiters that came earlier each was overtaken, at most.
+
+        Those who ask for something else do not count: what they could not use is given to others.
+        """
         served, worst = set(), 0
         after = {number: place for place, number in enumerate(self.lined_up)}
         for number in self.served:
             overtaken = [
                 n
                 for n in self.lined_up[: after[number]]
-                if n not in served and n not in self.gone
+                if n not in served
+                and n not in self.gone
+                and self.kind_of(n) == self.kind_of(number)
             ]
             worst = max(worst, len(overtaken))
             served.add(number)
@@ -175,6 +194,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--waiters", type=int, default=1000)
     parser.add_argument("--devices", type=int, default=8)
+    parser.add_argument("--mixed", action="store_true", help="different requests")
     parser.add_argument("--hold", type=float, default=0.01, help="seconds that a device is held")
     parser.add_argument("--killed", type=float, default=0.05)
     parser.add_argument("--stopped", type=float, default=0.03)
@@ -183,7 +203,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder, "leases"), "given")
+        place = Place(Path(folder, "leases"), "simulated")  # no rules of this machine
         judge = Judge(options, place)
         try:
             seconds = judge.run()
@@ -207,7 +227,7 @@ def main():
     broken = (
         found["not_served"]
         or found["left"]
-        or found["most_overtaken"] >= options.devices
+        or found["most_overtaken"] >= options.devices * (4 if options.mixed else 1)
         or found["processor_seconds"] > options.limit
     )
     return 1 if broken else 0
