@@ -13,6 +13,14 @@ from jupyter_gpu.core.rules import RulesError
 pytestmark = pytest.mark.usefixtures("eight_gpus")
 
 
+@pytest.fixture(autouse=True)
+def _no_rules_of_the_computers_own(monkeypatch, tmp_path):
+    """Keep what ``/etc/jupyter-gpu.toml`` may say on this computer out of these tests."""
+    path = tmp_path / "no-rules.toml"
+    path.touch()
+    monkeypatch.setenv("JUPYTER_GPU_CONFIG", str(path))
+
+
 @pytest.fixture
 def rules(tmp_path, monkeypatch):
     def write(text):

@@ -20,6 +20,14 @@ pytestmark = pytest.mark.usefixtures("eight_gpus")
 NOTEBOOK = "/home/alice/train.ipynb"
 
 
+@pytest.fixture(autouse=True)
+def _no_rules_of_the_computers_own(monkeypatch, tmp_path):
+    """Keep what ``/etc/jupyter-gpu.toml`` may say on this computer out of these tests."""
+    path = tmp_path / "no-rules.toml"
+    path.touch()
+    monkeypatch.setenv("JUPYTER_GPU_CONFIG", str(path))
+
+
 @pytest.fixture
 def place(lease_directory):
     return Place(lease_directory, "given")
