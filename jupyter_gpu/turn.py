@@ -20,8 +20,10 @@ _SIGN_OF_LIFE_SECONDS = 1.0
 _LONGEST_PAUSE = 1.9
 # Who comes earlier is taken to want what is open. After so long it is time to read whether.
 _PATIENCE_SECONDS = 1.0
-# So many looks are left out while the queue moves on.
-_PASSED_AT_MOST = 3
+# While the queue moves on, one look in so many is not left out.
+_PASSED_AT_MOST = 4
+# Who is as close as this follows the queue at every step, not to be late.
+_CLOSE = 4 * CROWD
 # A waiter looks at the locks alone, and at everything again after so many pauses.
 _ALL_EVERY_PAUSES = 20
 
@@ -38,7 +40,7 @@ class Turn:
         # Those with earlier tickets than this are gone, or have stopped.
         self._first = 0
         self._open: frozenset[str] = frozenset()
-        self._open_since = self._asked = self._walked = self._nearer_since = 0.0
+        self._open_since = self._asked = self._nearer_since = 0.0
         self._since = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self.pause_seconds = HEAD_LOOKS_EVERY_SECONDS
 
@@ -64,16 +66,12 @@ class Turn:
         take their turns. What stays open is perhaps of no use to them; so it reads what they want.
         """
         now = time.monotonic()
-        if self._crowd != CROWD and (
-            now - self._asked < _PATIENCE_SECONDS or self._others_are_served(claim)
-        ):
+        if self._is_far(store, claim, now):
             return False
         self._asked = now
         opening = look.candidates.opening(claim)
         if opening is None:
             self._open = frozenset()
-            if now - self._walked >= _PATIENCE_SECONDS:
-                next(self._before(store, claim), None)
             return False
         known = look.around.known
         if look.candidates.inherits or opening.is_left_by(
@@ -92,22 +90,24 @@ class Turn:
         limited = look.around.site.rules.limits_anyone
         return limited or opening.is_left_by(store.waiters_before(claim.ticket, known))
 
-    def _others_are_served(self, claim: Claim) -> bool:
-        """Return whether the first in the queue has changed: then one far off need not look.
+    def _is_far(self, store: LeaseStore, claim: Claim, now: float) -> bool:
+        """Return whether it is not worth a look, so far behind and so soon after the last one.
 
-        Not for ever: those who are served may want other devices.
+        As long as the first in the queue changes, others are served, and a look can be left out;
+        not for ever, because they may want other devices.
         """
-        found = claim.earliest_before(self._first)
-        if found is None or found.start == self._first or self._passed >= _PASSED_AT_MOST:
-            self._passed = 0
+        if self._crowd is None or self._crowd <= CROWD:
             return False
-        self._first = found.start
-        self._passed += 1
-        return True
+        lately = now - self._asked < _PATIENCE_SECONDS
+        if lately and self._crowd > _CLOSE:
+            return True
+        before = self._first
+        first = next(self._before(store, claim), before)
+        self._passed = 0 if first == before else (self._passed + 1) % _PASSED_AT_MOST
+        return lately or self._passed > 0
 
     def _before(self, store: LeaseStore, claim: Claim) -> Iterator[int]:
         """Yield the tickets before this one whose waiters still look."""
-        self._walked = time.monotonic()
         first, nobody_yet = self._first, True
         while (found := claim.earliest_before(first)) is not None:
             first = found.start + found.length
@@ -135,7 +135,7 @@ class Turn:
                 since=self._since,
                 request=self._request,
                 ancestors=look.pool.ancestors,
-                ticket=claim.line_up(),
+                ticket=store.line_up(claim),
                 could_use=tuple(device.uuid for device in devices if device.uuid is not None),
                 notebooks=look.around.site.notebooks,
             )
