@@ -1,9 +1,12 @@
+import dataclasses
+
 import pytest
 from support_cli import GIB, NOW, device, inventory, kernel, lease, overview, using, uuid
 
 from jupyter_gpu.core.devices import Inventory
 from jupyter_gpu.core.kernel_process import InForce
 from jupyter_gpu.core.kernel_view import kernel_view, others_words
+from jupyter_gpu.core.layout import DEVICE_UNITS
 from jupyter_gpu.core.leases import Owner
 from jupyter_gpu.core.overview import Leasing
 from jupyter_gpu.core.render_text import as_text
@@ -132,7 +135,7 @@ def test_a_kernel_without_a_lease_is_told_how_to_have_one_and_who_has_what():
     assert text.startswith("4 GPUs are visible here, none leased to this kernel")
     lines = text.split("\n")
     at = lines.index("Pick a PyTorch (n GPUs) kernel to have some to yourself.")
-    assert lines[at + 1] == "Devices: 0, 2 bob (expb.ipynb) · 1, 3 free"
+    assert lines[at + 1] == "Devices: 0, 2 bob (expb.ipynb) · 1, 3 free."
     assert "Pick a" not in shown(own())
     assert "Pick a" not in shown(own(), leases=())
 
@@ -187,12 +190,12 @@ def test_others_are_named_with_what_they_hold():
         process=own(),
     )
     assert others_words(seen) == (
-        "Others: 0 bob (expb.ipynb, draining) · 2 eve (expc.ipynb) · 4 out of use"
+        "Others: 0 bob (expb.ipynb, draining) · 2 eve (expc.ipynb) · 4 out of use."
     )
     idle = Owner("kernel", notebook="/a/exp7.ipynb", idle_since="2026-12-01T09:00:00+00:00")
     seen = overview(leases=[lease("b", (0,), "alice", idle)], process=kernel())
     assert others_words(seen, NOW).startswith("Devices: 0 alice (exp7.ipynb, idle 3 h) · 1, 2")
-    assert others_words(overview(process=kernel())) == "Devices: 0, 1, 2, 3 free"
+    assert others_words(overview(process=kernel())) == "Devices: 0, 1, 2, 3 free."
 
 
 def test_what_is_wrong_with_leasing_is_said():
@@ -215,3 +218,30 @@ def test_a_value_with_a_slip_is_noted_while_it_still_counts():
 def test_a_variable_that_is_not_set_is_said_in_words():
     text = flat(shown(kernel(launched=None, now=None), leases=()))
     assert "launched without it; not set now; in force – (open)" in text
+
+
+def test_a_share_is_said_to_be_a_part_of_its_gpu():
+    whole = lease("a", (0,), "me")
+    quarter = dataclasses.replace(
+        whole, record=dataclasses.replace(whole.record, units=DEVICE_UNITS // 4)
+    )
+    process = kernel(launched="0", now="0", lease_id="a" * 15)
+    text = flat(shown(process, leases=(quarter,)))
+    assert text.startswith("¼ of physical 0 is yours (4 GPUs on this machine)")
+    assert "The rest of 0: 3/4 GPU free." in text.replace("¾", "3/4")
+    hidden = shown(kernel(launched="0", now="-1", lease_id="a" * 15), leases=(quarter,))
+    assert flat(hidden).startswith(
+        "¼ of physical 0 is yours, but it is not visible here (4 GPUs on this machine)"
+    )
+    elsewhere = kernel(launched="0", now="2", lease_id="a" * 15)
+    assert "yours: ¼ of physical 0" in flat(shown(elsewhere, leases=(quarter,)))
+
+
+def test_a_mig_device_of_yours_is_named_with_its_gpu():
+    part = dataclasses.replace(device(1, kind="mig", profile="1g.18gb"), uuid="MIG-1f2e3d4c-1")
+    machine = inventory(device(0), device(1, mig_mode=True, problem="in MIG mode"), part)
+    mine = lease("a", (1,), "me")
+    mine = dataclasses.replace(mine, record=dataclasses.replace(mine.record, uuids=(part.uuid,)))
+    process = kernel(launched=part.uuid, now=part.uuid, lease_id="a" * 15)
+    text = flat(shown(process, machine, (mine,)))
+    assert text.startswith("1 MIG device is yours: 1g.18gb of physical 1 ")

@@ -1,9 +1,13 @@
+import dataclasses
+
+import pytest
 from support_cli import GIB, NOW, device, inventory, lease, overview, using, uuid, waiter
 
 from jupyter_gpu.core.devices import Inventory
 from jupyter_gpu.core.leases import Owner
-from jupyter_gpu.core.machine_view import map_view, status_view, who_view
-from jupyter_gpu.core.overview import Leasing
+from jupyter_gpu.core.machine_view import device_words, map_view, status_view, who_view
+from jupyter_gpu.core.overview import Leasing, RulesShown
+from jupyter_gpu.core.policy import HAD_LAST_TIME, HELD_ALREADY, SHARED_ALREADY, USUAL_REASON
 from jupyter_gpu.core.render_text import as_text
 from jupyter_gpu.core.visibility import visible
 
@@ -36,9 +40,9 @@ def test_status_says_what_is_visible_in_its_environment():
 
 def test_status_lists_parts_and_problems():
     whole = device(0, mig_mode=True, problem="in MIG mode")
-    part = device(0, kind="mig", name="NVIDIA H200 MIG 1g.18gb", profile="1g.18gb")
+    part = mig("MIG-1f2e3d4c-5d9e")
     text = status(inventory(whole, part, device(1, problem="GPU 1 is lost; reboot.")))
-    assert "0 (MIG 1g.18gb)" in text
+    assert "0 (MIG-1f2e3d4c 1g.18gb)" in text
     assert "Note: GPU 1 is lost; reboot." in text
     assert "Note: GPU 0" not in text
 
@@ -71,7 +75,7 @@ def test_who_tells_each_lease_and_why_those_devices():
         "pid 4711",
         "chosen: asked for by name",
         "draining; kept by process 12 (python)",
-        "Not leased: 3 free",
+        "Not leased: 3 free.",
     ):
         assert words in " ".join(text.split())
     assert "lowest physical index" not in text
@@ -135,3 +139,70 @@ def test_map_says_what_cuinit_answers():
     assert "cuInit fails with 100 (no device)" in map_text("")
     assert "cuInit fails with 101" in map_text("0,0")
     assert "There is no machine to ask" in map_text("0", Inventory("none", problem="No driver."))
+
+
+def mig(uuid, index=0, profile="1g.18gb"):
+    part = device(index, kind="mig", profile=profile, name="NVIDIA H200 MIG 1g.18gb")
+    return dataclasses.replace(part, uuid=uuid)
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (mig("MIG-1f2e3d4c-77aa"), "0 (MIG-1f2e3d4c 1g.18gb)"),
+        (mig("MIG-1f2e3d4c-77aa", profile=None), "0 (MIG-1f2e3d4c)"),
+        (mig("MIG-99999999-aabc"), "0 (MIG-99999999-aab 1g.18gb)"),
+        (mig("MIG-9"), "0 (MIG-9 1g.18gb)"),
+        (mig(None), "0 (MIG 1g.18gb)"),
+        (mig(None, profile=None), "0 (MIG)"),
+        (device(3), "3"),
+    ],
+)
+def test_a_mig_device_is_named_by_the_start_of_its_uuid_that_is_enough(own, words):
+    machine = inventory(device(3), mig("MIG-99999999-aaff"), own)
+    assert device_words(own, machine) == words
+
+
+def test_rows_of_mig_devices_keep_to_the_width():
+    names = [f"MIG-{n}f2e3d4c-5d9e-4a86-9c04-71e6a3d8f25b" for n in range(4)]
+    parts = [mig(name, 15, "1g.10gb+me") for name in names]
+    machine = inventory(device(15, mig_mode=True, problem="in MIG mode"), *parts)
+    owner = Owner("kernel", notebook=f"/x/{'n' * 90}.ipynb")
+    leases = []
+    for lease_id, uuids in (("a", names[:1]), ("b", names[1:3])):
+        one = lease(lease_id, (15,) * len(uuids), "u" * 32, owner, since="2026-11-30T18:40:00+00:00")
+        record = dataclasses.replace(one.record, uuids=tuple(uuids))
+        leases.append(dataclasses.replace(one, record=record))
+    texts = status(machine, leases), who(machine, leases)
+    for text in texts:
+        assert all(len(line) <= 80 for line in text.split("\n")), text
+    rows = " ".join(texts[1].split())
+    assert "15 (MIG) u" in rows
+    assert "MIG-0f2e3d4c 1g.10gb+me; pid 4711" in rows
+    assert "15 (2 MIG) u" in rows
+    assert "MIG-1f2e3d4c 1g.10gb+me; MIG-2f2e3d4c 1g.10gb+me; pid 4711" in rows
+    assert "Not leased: 15 (MIG-3f2e3d4c 1g.10gb+me) free." in rows
+
+
+def test_who_leaves_out_reasons_that_say_nothing_to_others():
+    usual = (USUAL_REASON, f"physical 0 is {HAD_LAST_TIME}", HELD_ALREADY, SHARED_ALREADY)
+    assert "chosen" not in who(leases=[lease("a", (0,), because=usual)])
+    text = who(leases=[lease("a", (0,), because=("model H200", *usual))])
+    assert text.split("chosen: ")[1].startswith("model H200\n")
+
+
+def test_who_tells_a_lease_inside_another_from_one_inside_none_that_lives():
+    inner = lease("b", (0,), "bob", ancestors=("a" * 15,))
+    assert "inside another lease" in who(leases=[lease("a", (0, 1)), inner])
+    text = who(leases=[inner])
+    assert "inside a lease that has ended" in " ".join(text.split())
+    assert "another" not in text
+
+
+def test_what_is_not_open_is_a_sentence():
+    rules = RulesShown(reserved={uuid(3): "reserved for alice"})
+    view = who_view(dataclasses.replace(overview(), rules=rules), NOW)
+    assert view.lines[-1] == "Not open to you: 3 reserved for alice."
+    rules = RulesShown(reserved={uuid(3): "kept for the course."})
+    view = who_view(dataclasses.replace(overview(), rules=rules), NOW)
+    assert view.lines[-1] == "Not open to you: 3 kept for the course."

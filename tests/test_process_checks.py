@@ -99,6 +99,24 @@ class TestLease:
         check = self.one(process, leases=(lease("a", (1, 2)),), value="1,2")
         assert (check.status, check.found) == ("ok", "physical 1, 2, for this kernel alone")
 
+    def test_a_share_is_not_said_to_be_for_this_kernel_alone(self):
+        whole = lease("a", (0,))
+        record = dataclasses.replace(whole.record, units=DEVICE_UNITS // 4)
+        quarter = dataclasses.replace(whole, record=record)
+        process = kernel(launched="0", now="0", lease_id="a" * 15)
+        check = of_kernel(process, leases=[quarter], value="0")[-1]
+        assert (check.status, check.found) == ("ok", "¼ of physical 0, beside other shares of it")
+
+    def test_a_mig_device_is_named_as_one(self):
+        part = dataclasses.replace(device(1, kind="mig", profile="1g.18gb"), uuid="MIG-1f2e3d4c-1")
+        machine = inventory(device(1, mig_mode=True, problem="in MIG mode"), part)
+        mine = lease("a", (1,))
+        record = dataclasses.replace(mine.record, uuids=(part.uuid,))
+        mine = dataclasses.replace(mine, record=record)
+        process = kernel(launched=part.uuid, now=part.uuid, lease_id="a" * 15)
+        check = of_kernel(process, machine=machine, leases=[mine], value=part.uuid)[-1]
+        assert check.found == "MIG device 1g.18gb of physical 1, for this kernel alone"
+
     def test_a_value_outside_the_lease_is_a_warning_with_the_way_back(self):
         process = kernel(launched="1", now="0,1", lease_id=self.MINE)
         check = self.one(process, leases=(lease("a", (1,)),), value="0,1")

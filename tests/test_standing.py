@@ -54,6 +54,26 @@ def test_of_nested_leases_the_innermost_counts():
     assert standing(seen.inventory.devices[1], seen).leases == (outer,)
 
 
+def test_nothing_is_free_below_a_lease_that_has_ended():
+    inner = lease("b", (0,), "bob", ancestors=("a" * 15,))
+    seen = overview(leases=[inner])
+    gpu = seen.inventory.devices[0]
+    found = standing(gpu, seen)
+    assert (found.leases, found.free_units) == ((inner,), 0)
+    assert standing_words(gpu, seen) == "bob (expb.ipynb), in use below a lease that has ended"
+    # An outer lease that lives on other devices only is none on this one.
+    outer = lease("a", (1,))
+    assert standing(gpu, overview(leases=[outer, inner])).free_units == 0
+    whole = overview(leases=[lease("a", (0, 1)), inner])
+    assert standing(gpu, whole).words == ""
+
+
+def test_the_middle_of_three_may_end_without_a_word():
+    inner = lease("c", (0,), ancestors=("a" * 15, "b" * 15))
+    seen = overview(leases=[lease("a", (0,)), inner])
+    assert standing(seen.inventory.devices[0], seen).words == ""
+
+
 def test_a_holder_is_named_shortly():
     assert holder_words(lease("a", (0,), "alice")) == "alice (expa.ipynb)"
     assert holder_words(lease("a", (0,), None, state="draining")) == (

@@ -5,6 +5,7 @@ import json
 from datetime import datetime, timezone
 
 from jupyter_gpu.core.devices import Inventory
+from jupyter_gpu.core.layout import DEVICE_UNITS
 from jupyter_gpu.core.leases import Lease, Owner, Record
 from jupyter_gpu.core.render_text import as_text
 from jupyter_gpu.core.request import Request
@@ -51,7 +52,9 @@ def test_none_and_a_kernel_without_a_notebook():
     text = as_text(changed_view(Changed((), (GPUS[0],), None), MACHINE, NOW))
     assert text.startswith("This kernel has no GPU now")
     assert "Before: physical 0." in text
-    record = dataclasses.replace(RECORD, owner=Owner("kernel"))
+    record = dataclasses.replace(
+        RECORD, owner=Owner("kernel"), uuids=(GPUS[3].uuid,), indices=(3,)
+    )
     changed = Changed((GPUS[3],), (GPUS[3],), dataclasses.replace(LEASE, record=record))
     text = as_text(changed_view(changed, MACHINE, NOW))
     assert text.startswith("1 of 4 GPUs is yours now")
@@ -71,3 +74,23 @@ def test_what_waits_for_the_restart():
         "All GPUs: with the restart"
     )
     assert left_answer(Request(), Left(True))["restarting"]
+
+
+def changed_text(device, machine, **of_record):
+    record = dataclasses.replace(RECORD, uuids=(device.uuid,), indices=(device.index,), **of_record)
+    lease = dataclasses.replace(LEASE, record=record)
+    view = changed_view(Changed((device,), (), lease), machine, NOW)
+    return " ".join(as_text(view).split())
+
+
+def test_a_share_is_said_with_its_caps():
+    caps = ("Memory: torch's cache at most 70.2 GiB.", "Multiprocessors: all of them.")
+    text = changed_text(GPUS[0], MACHINE, units=DEVICE_UNITS // 2, caps=caps)
+    assert text.startswith("½ of physical 0 is yours now (4 GPUs on this machine)")
+    assert " ".join(caps) in text
+
+
+def test_a_mig_device_is_said_to_be_one():
+    part = dataclasses.replace(GPUS[1], kind="mig", uuid="MIG-1f2e3d4c-1", profile="1g.18gb")
+    text = changed_text(part, dataclasses.replace(MACHINE, devices=(*GPUS, part)))
+    assert text.startswith("1 MIG device is yours now: 1g.18gb of physical 1 ")

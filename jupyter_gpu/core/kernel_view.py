@@ -16,7 +16,15 @@ from jupyter_gpu.core.late import (
     ways_to_change,
 )
 from jupyter_gpu.core.leases import Lease
-from jupyter_gpu.core.machine_view import device_words, limit_lines, queue_lines, site_notes
+from jupyter_gpu.core.machine_view import (
+    device_words,
+    full_stop,
+    holding_words,
+    limit_lines,
+    queue_lines,
+    site_notes,
+    yours_words,
+)
 from jupyter_gpu.core.notes import ON_PURPOSE
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.quantities import in_gib, in_words
@@ -124,25 +132,19 @@ def _own_title(overview: Overview, lease: Lease, rows: tuple[InForce, ...]) -> s
     """Say which devices are this kernel's, and where what is visible is something else."""
     outside, record = outside_lease(overview, rows), lease.record
     if outside:
-        own = listed(record.indices)
-        return f"{_physical(outside)} visible and not yours; yours: physical {own}"
+        own = holding_words(record, overview.inventory)
+        return f"{_physical(outside)} visible and not yours; yours: {own}"
     count = len(record.uuids)
-    total = len(overview.inventory.gpus)
-    verb = "is" if count == 1 else "are"
-    if not total:
-        return f"{in_words(count)} {verb} yours, though NVML lists none now"
-    of_all = f"{count} of {in_words(total)}"
-    if record.share_words:
-        of_all = f"{record.share_words} ({listed(record.indices)} of {in_words(total)})"
-    elif _is_mig(overview, record.uuids):
-        of_all = in_words(count, "MIG device")
-    words = f"{of_all} {verb} yours"
     seen = len({row.uuid for row in rows} & set(record.uuids))
-    if seen == count:
-        return words
-    if not seen:
-        return f"{words}, but {'it is not' if count == 1 else 'none of them is'} visible here"
-    return f"{words}, but only {seen} of them {'is' if seen == 1 else 'are'} visible here"
+    if not overview.inventory.gpus:
+        more = ", though NVML lists none now"
+    elif seen == count:
+        more = ""
+    elif not seen:
+        more = f", but {'it is not' if count == 1 else 'none of them is'} visible here"
+    else:
+        more = f", but only {seen} of them {'is' if seen == 1 else 'are'} visible here"
+    return yours_words(record, overview.inventory, more)
 
 
 def _physical(rows: tuple[InForce, ...]) -> str:
@@ -194,11 +196,6 @@ def _values(process: KernelProcess) -> str:
     )
     by_now = "not set now" if process.set_now is None else f"set now {now}"
     return f"CUDA_VISIBLE_DEVICES: {started}; {by_now}; in force {in_force}"
-
-
-def _is_mig(overview: Overview, uuids: tuple[str, ...]) -> bool:
-    devices = map(overview.inventory.find, uuids)
-    return any(device is not None and device.kind == "mig" for device in devices)
 
 
 def _lease_lines(lease: Lease, process: KernelProcess, now: datetime) -> tuple[str, ...]:
@@ -304,8 +301,9 @@ def _sharing(overview: Overview, now: datetime) -> str:
             if lease.record.id not in (own.record.id, *own.record.ancestors)
         ]
         rest = " and ".join([*holders, *([found.words] if found.words else [])])
-        parts.append(f"The rest of {device_words(device)}: {rest or 'nobody has it'}")
-    return ". ".join(parts) + "."
+        name = device_words(device, overview.inventory)
+        parts.append(full_stop(f"The rest of {name}: {rest or 'nobody has it'}"))
+    return " ".join(parts)
 
 
 def others_words(overview: Overview, now: datetime | None = None) -> str:
@@ -317,8 +315,9 @@ def others_words(overview: Overview, now: datetime | None = None) -> str:
             continue
         groups.setdefault(standing_words(device, overview, now), []).append(device)
     parts = [
-        f"{', '.join(map(device_words, devices))} {words}" for words, devices in groups.items()
+        f"{', '.join(device_words(device, overview.inventory) for device in devices)} {words}"
+        for words, devices in groups.items()
     ]
     if not parts:
         return ""
-    return f"{'Devices' if own is None else 'Others'}: {' · '.join(parts)}"
+    return full_stop(f"{'Devices' if own is None else 'Others'}: {' · '.join(parts)}")

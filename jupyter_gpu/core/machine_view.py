@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from jupyter_gpu.core.devices import Device, Inventory
-from jupyter_gpu.core.leases import Lease, Waiter
+from jupyter_gpu.core.leases import Lease, Record, Waiter, clean
 from jupyter_gpu.core.overview import Leasing, Overview
-from jupyter_gpu.core.policy import USUAL_REASON
+from jupyter_gpu.core.policy import HAD_LAST_TIME, HELD_ALREADY, SHARED_ALREADY, USUAL_REASON
 from jupyter_gpu.core.quantities import in_gib, in_words
 from jupyter_gpu.core.refusal import idle_in_words, since_in_words
 from jupyter_gpu.core.standing import (
@@ -15,6 +15,7 @@ from jupyter_gpu.core.standing import (
     Standing,
     holder_name,
     holder_words,
+    outlives_its_outer,
     owner_name,
     standing,
 )
@@ -58,6 +59,9 @@ _QUEUE = (
 _MAP = (Column("Visible = physical"), Column("Model", shrinks=True), Column("UUID"))
 _USER_LENGTH = 16
 _WAITERS_NAMED = 3
+_UUID_LENGTH = 12  # "MIG-1f2e3d4c", longer only where that is the start of another one too
+# Reasons for a choice that nobody else asks about; ``%gpu`` has them.
+_USUAL_REASONS = (USUAL_REASON, SHARED_ALREADY, HAD_LAST_TIME, HELD_ALREADY)
 _CUINIT = {100: "100 (no device)", 101: "101 (invalid device: the same one twice)"}
 
 
@@ -67,7 +71,7 @@ def status_view(overview: Overview, now: datetime) -> View:
     standings = tuple(standing(device, overview) for device in inventory.devices)
     rows = tuple(
         (
-            device_words(found.device),
+            device_words(found.device, inventory),
             model_words(found.device),
             memory_words(found.device),
             load_words(found.device),
@@ -113,13 +117,14 @@ def who_view(overview: Overview, now: datetime) -> View:
     for device in overview.inventory.devices if overview.leasing.exclusive else ():
         found = standing(device, overview)
         if found.words and not device.mig_mode:
-            groups.setdefault(found.words, []).append(device_words(device))
+            name = device_words(device, overview.inventory)
+            groups.setdefault(found.words, []).append(name)
     rest = " · ".join(f"{', '.join(names)} {words}" for words, names in groups.items())
     return View(
         title=title,
         machine=machine_words(overview.inventory),
         tables=tuple(tables),
-        lines=(*((f"Not leased: {rest}",) if rest else ()), *limit_lines(overview)),
+        lines=(*((full_stop(f"Not leased: {rest}"),) if rest else ()), *limit_lines(overview)),
         notes=(*machine_notes(overview.inventory, overview.leasing), *site_notes(overview)),
     )
 
@@ -164,9 +169,89 @@ def _title(standings: tuple[Standing, ...], leasing: Leasing) -> str:
     return words
 
 
-def device_words(device: Device) -> str:
-    """Return a device as a list of them names it: ``"3"``, ``"1 (MIG 1g.18gb)"``."""
-    return str(device.index) if device.kind == "gpu" else f"{device.index} (MIG {device.profile})"
+def device_words(device: Device, inventory: Inventory) -> str:
+    """Return a device as a list of them names it: ``"3"``, ``"1 (MIG-1f2e3d4c 1g.18gb)"``."""
+    if device.kind == "gpu":
+        return str(device.index)
+    return f"{device.index} ({_mig_words(device, inventory)})"
+
+
+def _mig_words(device: Device, inventory: Inventory) -> str:
+    name = _start_of_uuid(device, inventory) or "MIG"
+    return f"{name} {clean(device.profile)}" if device.profile else name
+
+
+def _start_of_uuid(device: Device, inventory: Inventory) -> str:
+    """Return as much of a UUID as means no other device; empty without one."""
+    uuid = clean(device.uuid or "")
+    others = [(other.uuid or "").lower() for other in inventory.devices if other != device]
+    for length in range(_UUID_LENGTH, len(uuid)):
+        if not any(other.startswith(uuid[:length].lower()) for other in others):
+            return uuid[:length]
+    return uuid
+
+
+def holding_words(record: Record, inventory: Inventory) -> str:
+    """Return what a lease has: ``"physical 3, 5"``, ``"¼ of physical 0"``.
+
+    A MIG device is named by its profile: ``"MIG device 1g.18gb of physical 1"``.
+    """
+    parts = _mig_devices(record, inventory)
+    words = ", ".join(f"MIG device {_part_words(part, inventory)}" for part in parts)
+    if not parts:
+        words = f"physical {listed(record.indices) or 'none'}"
+    elif len(parts) < len(record.uuids):
+        indices = {*record.indices} - {part.index for part in parts}
+        words += f", physical {listed(sorted(indices)) or 'unknown'}"
+    return f"{_fraction(record)} of {words}" if record.share_words else words
+
+
+def yours_words(record: Record, inventory: Inventory, more: str = "") -> str:
+    """Return the answer to whose the devices of a lease are, for its holder.
+
+    Parameters
+    ----------
+    record
+        The holder's own lease.
+    inventory
+        The machine.
+    more
+        What follows "yours" at once, such as ``" now"``.
+    """
+    count, total = len(record.uuids), len(inventory.gpus)
+    verb = "is" if count == 1 else "are"
+    if record.share_words:
+        machine = f" ({in_words(total)} on this machine)" if total else ""
+        return f"{holding_words(record, inventory)} {verb} yours{more}{machine}"
+    parts = _mig_devices(record, inventory)
+    if parts and len(parts) == count:
+        names = ", ".join(_part_words(part, inventory) for part in parts)
+        return f"{in_words(count, 'MIG device')} {verb} yours{more}: {names}"
+    if parts:
+        words = holding_words(record, inventory)
+        return f"{in_words(count, 'device')} {verb} yours{more}: {words}"
+    of_all = f"{count} of {in_words(total)}" if total else in_words(count)
+    return f"{of_all} {verb} yours{more}"
+
+
+def _fraction(record: Record) -> str:
+    return record.share_words.removesuffix(" GPU")
+
+
+def _mig_devices(record: Record, inventory: Inventory) -> tuple[Device, ...]:
+    found = map(inventory.find, record.uuids)
+    return tuple(device for device in found if device is not None and device.kind == "mig")
+
+
+def _part_words(device: Device, inventory: Inventory) -> str:
+    """Return ``"1g.18gb of physical 1"``, with the UUID's start where the profile is unknown."""
+    name = clean(device.profile or "") or _start_of_uuid(device, inventory)
+    return f"{name} of physical {device.index}".lstrip()
+
+
+def full_stop(sentence: str) -> str:
+    """Return a sentence with the full stop that words of somebody's own may have already."""
+    return sentence if sentence.endswith(".") else f"{sentence}."
 
 
 def queue_lines(overview: Overview) -> tuple[str, ...]:
@@ -191,9 +276,10 @@ def limit_lines(overview: Overview) -> tuple[str, ...]:
     for device in overview.inventory.devices:
         why = rules.reserved.get(device.uuid or "")
         if why is not None:
-            reserved.setdefault(why, []).append(device_words(device))
+            name = device_words(device, overview.inventory)
+            reserved.setdefault(why, []).append(name)
     words = [f"{', '.join(names)} {why}" for why, names in reserved.items()]
-    closed = (f"Not open to you: {' · '.join(words)}",) if words else ()
+    closed = (full_stop(f"Not open to you: {' · '.join(words)}"),) if words else ()
     return (*(() if rules.limit is None else (rules.limit,)), *closed)
 
 
@@ -221,7 +307,10 @@ def _visible_line(visible: Visible, inventory: Inventory) -> str:
 
 def _lease_row(lease: Lease, overview: Overview, now: datetime) -> tuple[str, ...]:
     record, used = lease.record, overview.memory_used_on(lease)
-    more = [record.share_words] if record.share_words else []
+    mig = _mig_devices(record, overview.inventory)
+    more = [_mig_words(part, overview.inventory) for part in mig]
+    if record.share_words:
+        more.append(record.share_words)
     if lease.state == "idle":
         more.append(idle_in_words(record.owner.idle_since, now))
     if lease.pids:
@@ -231,13 +320,16 @@ def _lease_row(lease: Lease, overview: Overview, now: datetime) -> tuple[str, ..
     if lease.note is not None:
         more.append(lease.note)
     if record.ancestors:
-        more.append("inside another lease")
-    if record.because not in ((), (USUAL_REASON,)):
-        more.append(f"chosen: {', '.join(record.because)}")
-    parts = [overview.inventory.find(uuid) for uuid in record.uuids]
-    mig = [part for part in parts if part is not None and part.kind == "mig"]
+        on_devices = map(overview.holdings.on, record.uuids)
+        ended = any(outlives_its_outer(lease, others) for others in on_devices)
+        more.append("inside a lease that has ended" if ended else "inside another lease")
+    because = [reason for reason in record.because if not reason.endswith(_USUAL_REASONS)]
+    if because:
+        more.append(f"chosen: {', '.join(because)}")
+    physical = spans(dict.fromkeys(record.indices))
     return (
-        ", ".join(map(device_words, mig)) if mig else spans(record.indices),
+        # Which MIG devices they are stands last: a row has too little room for their UUIDs.
+        f"{physical} ({'MIG' if len(mig) == 1 else f'{len(mig)} MIG'})" if mig else physical,
         _shown_user(lease.user),
         holder_name(lease),
         since_in_words(record.since, now),

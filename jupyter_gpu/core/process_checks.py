@@ -14,6 +14,7 @@ from jupyter_gpu.core.holds import device_name
 from jupyter_gpu.core.kernel_process import KernelProcess
 from jupyter_gpu.core.late import lease_value
 from jupyter_gpu.core.leases import Lease
+from jupyter_gpu.core.machine_view import holding_words
 from jupyter_gpu.core.overview import Overview, SeenProcess
 from jupyter_gpu.core.quantities import in_gib
 from jupyter_gpu.core.standing import holder_words, standing
@@ -81,14 +82,16 @@ def _lease(overview: Overview, process: KernelProcess) -> Check:
     if lease is None:
         return _no_lease(overview, process)
     outside = [row.index for row in overview.shown if row.uuid not in lease.record.uuids]
-    own = listed(lease.record.indices) or "none"
+    own = holding_words(lease.record, overview.inventory)
     if lease.note is not None:
-        return Check(_LEASE, "warn", f"physical {own}: {lease.note}", _RESTART)
+        return Check(_LEASE, "warn", f"{own}: {lease.note}", _RESTART)
     if not outside:
-        return Check(_LEASE, "ok", f"physical {own}, for this kernel alone")
+        alone = "for this kernel alone"
+        how = "beside other shares of it" if lease.record.share_words else alone
+        return Check(_LEASE, "ok", f"{own}, {how}")
     others = ", ".join("unknown" if index is None else str(index) for index in outside)
     verb = "is" if len(outside) == 1 else "are"
-    found = f"physical {own}, but physical {others} {verb} visible too and may be somebody else's"
+    found = f"{own}, but physical {others} {verb} visible too and may be somebody else's"
     value = lease_value(overview) if process.in_force is None else None
     fix = _RESTART if value is None else f"%env {VISIBLE}={value}"
     return Check(_LEASE, "warn", found, fix)

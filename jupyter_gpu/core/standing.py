@@ -15,6 +15,8 @@ from jupyter_gpu.core.refusal import idle_in_words, short_holder, units_words
 
 HOLDER_LENGTH = 40
 FREE = "free"
+# What stands on a device after the lease that it was taken from has ended.
+_LEFT_BELOW = "in use below a lease that has ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ def standing(device: Device, overview: Overview) -> Standing:
         left = max(DEVICE_UNITS - held, 0)
         if hold is not None:
             return Standing(device, leases, hold.words)
+        if any(outlives_its_outer(lease, everybody) for lease in everybody):
+            return Standing(device, leases, _LEFT_BELOW)
         return Standing(device, leases, f"{units_words(left)} {FREE}" if left else "", left)
     why = _why_not(device, overview) if hold is None else hold.words
     if why is not None:
@@ -66,6 +70,12 @@ def innermost(leases: Iterable[Lease]) -> tuple[Lease, ...]:
     found = tuple(leases)
     outer = {above for lease in found for above in lease.record.ancestors}
     return tuple(lease for lease in found if lease.record.id not in outer)
+
+
+def outlives_its_outer(lease: Lease, on_device: Iterable[Lease]) -> bool:
+    """Tell whether a lease is nested in others, none of which is among those on its device."""
+    alive = {other.record.id for other in on_device}
+    return bool(lease.record.ancestors) and not alive & {*lease.record.ancestors}
 
 
 def holder_words(lease: Lease, now: datetime | None = None) -> str:

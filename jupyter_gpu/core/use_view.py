@@ -7,6 +7,7 @@ from datetime import datetime
 
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.leases import Lease
+from jupyter_gpu.core.machine_view import yours_words
 from jupyter_gpu.core.quantities import in_words
 from jupyter_gpu.core.refusal import since_in_words
 from jupyter_gpu.core.request import Request
@@ -68,11 +69,12 @@ def changed_view(changed: Changed, inventory: Inventory, now: datetime) -> View:
         lines.append(f"Leased since {since_in_words(record.since, now)} {_for(changed.lease)}.")
         if record.because:
             lines.append(f"Why these: {'; '.join(record.because)}.")
+        lines.extend(record.caps)
     if {device.uuid for device in changed.before} != {device.uuid for device in devices}:
         had = listed(device.index for device in changed.before)
         lines.append(f"Before: {f'physical {had}' if had else 'no GPU of its own'}.")
     return View(
-        title=_title(devices, inventory),
+        title=_title(changed, inventory),
         machine=machine_words(inventory),
         tables=(Table("Devices of this kernel", _COLUMNS, rows),) if rows else (),
         lines=tuple(lines),
@@ -127,9 +129,12 @@ def _answer(request: Request, when: str) -> dict[str, object]:
     return {"schema": 1, "when": when, "restarting": False, "request": request.as_options()}
 
 
-def _title(devices: tuple[Device, ...], inventory: Inventory) -> str:
+def _title(changed: Changed, inventory: Inventory) -> str:
+    devices = changed.devices
     if not devices:
         return "This kernel has no GPU now"
+    if changed.lease is not None:
+        return yours_words(changed.lease.record, inventory, " now")
     verb = "is" if len(devices) == 1 else "are"
     return f"{len(devices)} of {in_words(len(inventory.gpus))} {verb} yours now"
 
