@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jupyter_gpu.adapters import cpu_affinity
+from jupyter_gpu.adapters.machine import is_simulated
 from jupyter_gpu.adapters.mps import find_daemon
 from jupyter_gpu.adapters.torch_version import torch_version
 from jupyter_gpu.core import neighbours
@@ -76,7 +77,15 @@ def outfit(
         version = torch_version(program or sys.executable, environ)
         # What caps the lease that this program runs under is no wish of the person's.
         own = without_caps(environ)
-        caps = share_caps(request.share, request.memory_cap, devices, own, mps, version)
+        caps = share_caps(
+            request.share,
+            request.memory_cap,
+            devices,
+            own,
+            mps,
+            version,
+            simulated=is_simulated(environ),
+        )
         sentences = caps.words
         environment |= caps.environment
         if caps.environment:

@@ -11,9 +11,12 @@ from support_shell import make_shell
 
 import jupyter_gpu
 from jupyter_gpu.core.devices import Inventory
+from jupyter_gpu.core.environment import remembered_caps
 from jupyter_gpu.core.export import export_view, exported
 from jupyter_gpu.core.kernel_process import InForce
+from jupyter_gpu.core.layout import DEVICE_UNITS
 from jupyter_gpu.core.render_text import as_text
+from jupyter_gpu.core.request import Request
 
 ORDERED = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 PLAIN = "export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES="
@@ -84,6 +87,30 @@ def test_whose_lease_a_script_runs_under_is_said():
     assert "jupyter gpu run" in notes[-1]
     notes = export({"CUDA_VISIBLE_DEVICES": "0"}).notes
     assert "No lease stands behind this" in notes[-1]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_share_is_exported_with_its_caps_and_the_advice_is_its_own_amount(named):
+    whole = lease("a", (0,))
+    record = dataclasses.replace(
+        whole.record, units=DEVICE_UNITS // 4, request=Request.parse({"gpus": "1/4"})
+    )
+    own = kernel(now="0", launched="0", lease_id="a" * 15)
+    seen = overview(leases=[dataclasses.replace(whole, record=record)], value="0", process=own)
+    caps = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.25", "PYTORCH_ALLOC_CONF": "a:1,b:2"}
+    more = {"JUPYTER_GPU_CAPS": remembered_caps({}, {**caps, "GONE": "1"})} if named else {}
+    environ = {**ORDERED, "CUDA_VISIBLE_DEVICES": "0", "HOME": "/home/a", **caps, **more}
+    found = exported(seen, own, environ)
+    expected = {**ORDERED, "CUDA_VISIBLE_DEVICES": "0", **(caps if named else {})}
+    assert found.environment == expected
+    assert ("PYTORCH_ALLOC_CONF=a:1,b:2" in found.line) == named
+    assert "jupyter gpu run --gpus 1/4 -- COMMAND" in found.notes[-1]
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[1]", "3", "[" * 100_000, '{"a b; rm": []}'])
+def test_caps_that_cannot_be_read_are_not_exported(text):
+    environ = {"CUDA_VISIBLE_DEVICES": "0", "JUPYTER_GPU_CAPS": text, "a b; rm": "x"}
+    assert export(environ).environment == {"CUDA_VISIBLE_DEVICES": "0"}
 
 
 def test_the_line_is_whole_in_text_however_long():

@@ -144,6 +144,13 @@ def test_a_daemon_that_may_not_run_limits_nothing(runs):
     assert found.environment["CUDA_VISIBLE_DEVICES"] == "0"
 
 
+@pytest.mark.parametrize("simulated", [True, False])
+def test_a_simulated_machine_is_advised_no_daemon(program_with_torch, simulated):
+    environ = {"JUPYTER_GPU_SIMULATE": "2"} if simulated else {}
+    found = fitted(environ=environ, program=program_with_torch, mps=MPS("/pipes", daemon=False))
+    assert ("mps start" in " ".join(found.caps)) == (not simulated)
+
+
 def test_a_daemon_is_looked_for_only_where_something_is_shared(daemon, monkeypatch):
     environ = {PIPES: daemon}
     assert daemon_for(Request.parse({"gpus": 1}), environ) is None

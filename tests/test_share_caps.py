@@ -51,6 +51,15 @@ class TestWithoutMPS:
         assert "TensorFlow grows as it needs, uncapped" in words
         assert "For a hard limit:  jupyter gpu mps start" in words
 
+    @pytest.mark.parametrize("running", [False, None])
+    def test_nothing_is_advised_that_a_simulated_machine_refuses(self, running):
+        arguments = (QUARTER, "auto", (device(0),), {}, MPS("/tmp/nvidia-mps", running), NEW)
+        plain, simulated = share_caps(*arguments), share_caps(*arguments, simulated=True)
+        assert "mps start" in said(plain)
+        assert "mps start" not in said(simulated)
+        assert simulated.words == plain.words[:-1]
+        assert simulated.environment == plain.environment
+
     def test_a_third_is_rounded_down(self):
         assert caps(Fraction(2, 3)).environment[TORCH] == f"{FRACTION}:0.666666"
 

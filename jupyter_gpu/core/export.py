@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from jupyter_gpu.core.environment import visible_value
 from jupyter_gpu.core.kernel_process import KernelProcess
 from jupyter_gpu.core.late import meant_otherwise, outside_lease, outside_note
 from jupyter_gpu.core.overview import Overview
-from jupyter_gpu.core.variables import ORDER, VISIBLE
+from jupyter_gpu.core.variables import CAPS, ORDER, VISIBLE
 from jupyter_gpu.core.view import View, listed, value_words
 
 _ALL = "CUDA_VISIBLE_DEVICES is not set here, so a script sees every GPU."
@@ -64,6 +65,7 @@ def exported(overview: Overview, process: KernelProcess, environ: Mapping[str, s
         notes.extend([outside_note(overview, process, outside)] if outside else [])
     if VISIBLE not in environment:
         notes.append(_ALL)
+    environment |= _caps(environ)
     notes.append(_lease_note(overview, process))
     return Export(environment, _line(environment), tuple(notes))
 
@@ -71,6 +73,16 @@ def exported(overview: Overview, process: KernelProcess, environ: Mapping[str, s
 def export_view(export: Export) -> View:
     """Return it for a person: the line whole, to be copied."""
     return View("For a script in a shell:", code=(export.line,), lines=export.notes)
+
+
+def _caps(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that cap this kernel's share, as they are now."""
+    try:
+        named = json.loads(environ.get(CAPS, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    names = named if isinstance(named, dict) else ()
+    return {name: environ[name] for name in names if name.isidentifier() and name in environ}
 
 
 def _given(process: KernelProcess, inventory: Inventory) -> tuple[Device, ...] | None:
@@ -90,9 +102,10 @@ def _late(process: KernelProcess, given: tuple[Device, ...]) -> str:
 
 
 def _lease_note(overview: Overview, process: KernelProcess) -> str:
-    count = max(1, len(overview.shown))
-    own = f"To lease GPUs for itself, start it with  jupyter gpu run --gpus {count} -- COMMAND"
-    if overview.lease is not None or process.lease_id is not None:
+    lease = overview.lease
+    amount = max(1, len(overview.shown)) if lease is None else lease.record.request.amount
+    own = f"To lease GPUs for itself, start it with  jupyter gpu run --gpus {amount} -- COMMAND"
+    if lease is not None or process.lease_id is not None:
         return (
             "A script that uses this runs under this kernel's lease only while this kernel lives; "
             f"after that, others may get its GPUs. {own}"

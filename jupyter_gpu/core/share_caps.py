@@ -106,6 +106,8 @@ def share_caps(
     environ: Mapping[str, str],
     mps: MPS | None = None,
     torch: str | None = None,
+    *,
+    simulated: bool = False,
 ) -> ShareCaps:
     """Return the caps of a lease.
 
@@ -124,6 +126,8 @@ def share_caps(
     torch
         The version of torch in the program's own Python, None where there is none or none is
         known.
+    simulated
+        Whether the machine is a simulated one, where MPS cannot be started.
 
     Raises
     ------
@@ -135,7 +139,7 @@ def share_caps(
         if reason is not None:
             raise ImpossibleRequest(f"{reason[0].upper()}{reason[1:]}.")
     part = Fraction(1) if share is None else share
-    case = _Case(part, memory_cap, devices, environ, mps, torch)
+    case = _Case(part, memory_cap, devices, environ, mps, torch, simulated)
     if not devices or (part == 1 and not isinstance(memory_cap, int)):
         return ShareCaps()
     through_mps = mps is not None and mps.daemon is True
@@ -162,6 +166,7 @@ class _Case:
     environ: Mapping[str, str]
     mps: MPS | None
     torch: str | None
+    simulated: bool
 
     @property
     def cap_bytes(self) -> int | None:
@@ -306,12 +311,13 @@ def _turns(case: _Case) -> tuple[str, ...]:
     turns = "Multiprocessors: all of them, in turns with the others on the GPU."
     if case.devices[0].kind == "mig":
         return (turns,)
+    harder = () if case.simulated else (_HARD,)
     if case.mps is not None and case.mps.daemon is None:
         hidden = f"Whether the MPS control daemon of {case.mps.directory} runs cannot be seen here"
-        return (turns, f"{hidden}, so nothing relies on it.", _HARD)
+        return (turns, f"{hidden}, so nothing relies on it.", *harder)
     if case.memory_cap == "none":
         return (turns,)
-    return (turns, _HARD)
+    return (turns, *harder)
 
 
 def _uncapped(case: _Case) -> str:
