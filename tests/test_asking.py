@@ -69,6 +69,13 @@ def test_a_notebook_that_asks_for_more_gets_what_the_kernelspec_gives_and_is_tol
     assert notice.startswith("lesson.ipynb asks for 2 GPUs; this kernelspec allows")
 
 
+def test_a_notebook_that_asks_for_no_gpu_is_named_as_the_reason(notebook):
+    found = asked({"gpus": 1}, notebook({"gpus": 0}))
+    assert (found.request.gpus, found.origin) == (0, "notebook")
+    notice = "lesson.ipynb asks for no GPU itself (jupyter_gpu in its metadata)."
+    assert found.notices == (notice,)
+
+
 @pytest.mark.parametrize("path", ["/no/such.ipynb", "a console", "", "\0"])
 def test_what_is_no_notebook_asks_for_nothing(path):
     assert asked({"gpus": 2}, path).request.gpus == 2

@@ -75,6 +75,7 @@ def test_a_mig_device_is_held_by_its_uuid_and_a_gpu_with_its_parts(capsys, simul
         (["3", "--reason", " "], "A hold needs a reason"),
         (["--reason", "fan"], "the following arguments are required: DEVICE"),
         (["3", "8", "--reason", "fan"], "There is no device 8. There are:"),
+        (["9"], "There is no device 9. There are:"),
         (["GPU-", "--reason", "fan"], "GPU- means several devices:"),
         (["3", "--reason"], "expected one argument"),
     ],
@@ -84,6 +85,13 @@ def test_every_mistake_is_wrong_usage_and_holds_nothing(capsys, eight_gpus, held
     assert (code, out) == (2, "")
     assert said in " ".join(err.split())
     assert held() == ()
+
+
+def test_the_help_shows_that_a_reason_is_needed(capsys):
+    code, out, _ = gpu(capsys, "hold", "--help")
+    assert code == 0
+    assert "[--json] --reason TEXT DEVICE" in " ".join(out.split())
+    assert "[--reason" not in out
 
 
 def test_a_machine_without_gpus_is_wrong_usage(capsys, simulate):

@@ -29,7 +29,11 @@ _SENTENCE_LIMIT = 600
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """The request that counts, whose it is, and a sentence for each thing that was not granted."""
+    """The request that counts, whose it is, and what its person must be told.
+
+    There is a sentence for each thing that was not granted, and one for a kernel without a GPU
+    because its notebook wants none.
+    """
 
     request: Request
     origin: Literal["notebook", "kernelspec"] = "kernelspec"
@@ -84,6 +88,8 @@ def combined(
         for option, objection in objections.items()
         if option in given and objection is not None
     ]
+    if kernelspec.gpus != 0 and "gpus" in given and wish.gpus == 0:
+        notices.append(f"{name} asks for no GPU itself ({KEY} in its metadata).")
     taken = {option for option in given if objections.get(option) is None}
     request = _merged(kernelspec, wish, taken)
     return Combined(request, "notebook" if taken else "kernelspec", tuple(notices))

@@ -30,6 +30,8 @@ class PutOnHold(Command):
         "is held with its MIG devices. After  setup  a hold outlives a restart of the machine and\n"
         "needs root; in any other lease directory it needs its owner or root."
     )
+    # The reason is asked for in run, whose words are better than argparse's.
+    usage = "jupyter gpu hold [-h] [--json] --reason TEXT DEVICE [DEVICE ...]"
     example = '  sudo jupyter gpu hold 3 --reason "fan is loud"\n  jupyter gpu unhold 3'
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -40,17 +42,17 @@ class PutOnHold(Command):
             metavar="DEVICE",
             help="a physical index, a UUID or its start; a MIG device by its UUID",
         )
-        parser.add_argument("--reason", metavar="TEXT", help="why; everybody is shown it")
+        parser.add_argument("--reason", metavar="TEXT", help="why, for everybody to see")
 
     def run(self, options: Options, rest: tuple[str, ...] | None) -> int:
         """Put every device on hold or none, and say who goes on using them."""
         del rest
-        reason = reason_of(options.reason)
         require_leases()
         overview = read_overview(os.environ, sensors=False)
         devices = tuple(
             dict.fromkeys(device_meant(name, overview.inventory) for name in options.device)
         )
+        reason = reason_of(options.reason)
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         by = processes.user_name(os.geteuid())
 
