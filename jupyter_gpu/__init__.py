@@ -63,9 +63,10 @@ def acquire(gpus: int | str = 1, *, wait: float | str = 0, **options: object) ->
     import os  # noqa: PLC0415 - importing this package stays cheap
 
     from jupyter_gpu.adapters.processes import command_line, reference  # noqa: PLC0415
-    from jupyter_gpu.allocator import Acquisition, Caller, acquire_now  # noqa: PLC0415
+    from jupyter_gpu.allocator import Acquisition, acquire_now  # noqa: PLC0415
     from jupyter_gpu.core.leases import Owner  # noqa: PLC0415
     from jupyter_gpu.core.request import Request  # noqa: PLC0415
+    from jupyter_gpu.granting import Caller  # noqa: PLC0415
     from jupyter_gpu.pool import limits_of  # noqa: PLC0415
 
     request = Request.parse({"gpus": gpus, "wait": wait, **options}, default_wait=0)

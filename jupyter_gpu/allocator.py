@@ -1,7 +1,7 @@
 """The allocator: a request, the inventory, the policy and the leases make a lease.
 
-An acquisition is a small machine that is stepped: it never blocks, so that an asynchronous caller
-can wait for it without a thread that cannot be cancelled, and a synchronous one can sleep.
+An acquisition is stepped and never blocks: an asynchronous caller can wait for it without a thread
+that cannot be cancelled, a synchronous one can sleep.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 
@@ -21,8 +20,9 @@ from jupyter_gpu.adapters.place import Place, find_place
 from jupyter_gpu.adapters.store import LeaseStore
 from jupyter_gpu.candidates import Candidates, Look, Surroundings
 from jupyter_gpu.core.devices import Inventory
+from jupyter_gpu.core.errors import GPUError
 from jupyter_gpu.core.layout import new_lease_id
-from jupyter_gpu.core.leases import Origin, Owner, Waiter
+from jupyter_gpu.core.leases import Owner, Waiter
 from jupyter_gpu.core.policy import (
     HAD_LAST_TIME,
     HELD_ALREADY,
@@ -35,7 +35,7 @@ from jupyter_gpu.core.policy import (
 from jupyter_gpu.core.refusal import Reader
 from jupyter_gpu.core.request import Request
 from jupyter_gpu.core.topology import Topology
-from jupyter_gpu.granting import record_of, write_down
+from jupyter_gpu.granting import Caller, record_of, write_down
 from jupyter_gpu.lease import Grant, HeldLease
 from jupyter_gpu.outfit import daemon_for, outfit
 from jupyter_gpu.pool import Limit, Pool, find_pool
@@ -48,19 +48,10 @@ from jupyter_gpu.turn import Turn
 # seconds is the most that anyone is made to wait for that.
 TIDYING_SECONDS = 2.0
 _TRIES = 4
+# After so long it is looked whether the rules have changed that hold a request back.
+_RULES_SECONDS = 15.0
 # How long a lease to take over may be in the hands of its kernel, which changes it in moments.
 _BUSY_SECONDS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Where a request came from, None where that is not said, and what will run on the devices.
-
-    The Python of ``program`` says which torch reads the caps of a share; None is this one.
-    """
-
-    origin: Origin | None = None
-    program: str | None = None
 
 
 class Acquisition:
@@ -115,6 +106,7 @@ class Acquisition:
         self._known_topology: Topology | None = None
         self._waiters: dict[int, Waiter] = {}
         self._groups: tuple[str, ...] | None = None
+        self._counted: tuple[str, ...] = ()
 
     def __enter__(self) -> Acquisition:
         return self
@@ -205,6 +197,8 @@ class Acquisition:
         if self._store is None or not self._store.supported:
             return without_locks(self.request, inventory, pool, self._environ, self._caller.program)
         around = self._surroundings(self._store)
+        if around is None:
+            return None
         pool = require_allowed(self.request, inventory, pool, around)
         if self._claim is not None and self._claim.ancestors != pool.ancestors:
             self._withdraw(self._store, self._claim)  # the lease above has ended meanwhile
@@ -214,10 +208,18 @@ class Acquisition:
             return None
         self._look = Look(Candidates(self.request, around, pool, self._inherited()), pool, around)
         self._looked = time.monotonic()
-        return self._counted(inventory, self._look)
+        return self._try(inventory, self._look)
 
-    def _surroundings(self, store: LeaseStore) -> Surroundings:
-        site = Site(self._place, self._environ, self._groups)
+    def _surroundings(self, store: LeaseStore) -> Surroundings | None:
+        """Return what the request meets; None while who waits already waits for sound rules."""
+        try:
+            site = Site(self._place, self._environ, self._groups)
+            site.require_sound()
+        except GPUError:
+            if self._look is None or self._claim is None or not self.waiting or self._turn.over:
+                raise
+            self._turn.wait(store, self._claim, self._look)
+            return None
         self._groups = site.groups
         return Surroundings(
             store,
@@ -241,52 +243,57 @@ class Acquisition:
         look, claim = self._look, self._claim
         if look is None or claim is None or claim.ticket is None or self._store is None:
             return False
-        turn = self._turn
-        if (
-            turn.over
-            or turn.is_for_all(self._looked)
-            or turn.may_have_come(self._store, claim, look)
-        ):
+        if (turn := self._turn).over:
+            return False
+        if self._counted:
+            # Held back by its own limit until one of these leases ends, or the rules change.
+            alive = all(map(self._store.is_live, self._counted))
+            if not alive or time.monotonic() - self._looked > _RULES_SECONDS:
+                return False
+        elif turn.is_for_all(self._looked) or turn.may_have_come(self._store, claim, look):
             return False
         self._turn.wait(self._store, claim, look)
         return True
 
-    def _counted(self, inventory: Inventory, look: Look) -> HeldLease | None:
-        """Try, while nobody else takes one for the same user, whose leases may be counted."""
-        assert self._claim is not None
-        if not look.around.site.limited:
-            return self._try(inventory, look)
-        uid = os.getuid()
-        if not self._claim.try_user(uid):
-            return self._later((), look, LIMIT_BUSY)
-        try:
-            return self._try(inventory, look)
-        finally:
-            if self._claim is not None:
-                self._claim.leave_user(uid)
-
     def _try(self, inventory: Inventory, look: Look) -> HeldLease | None:
         """Choose and take, a few times over where others are quicker."""
         assert self._claim is not None
-        request, pool = self.request, look.pool
         limit = self._over_limit(look)
+        if limit is not None and not self._turn.over:
+            return self._later((), look, limit)
         candidates = look.candidates.all(inventory, self._claim)
-        if limit is not None:
-            return self._later(candidates, look, limit)
-        for _ in range(_TRIES):
-            had = HAD_LAST_TIME if self._within is None else HELD_ALREADY
-            topology = None if request.topology == "any" else self._topology()
-            choice = choose(request, candidates, self._preferred(), had, topology)
+        had = HAD_LAST_TIME if self._within is None else HELD_ALREADY
+        for _ in range(_TRIES if limit is None else 0):
+            preferred, near = self._preferred(), self._topology_if_asked()
+            choice = choose(self.request, candidates, preferred, had, near)
             if choice is None:
                 break
-            if self._claim.take(choice.uuids, request.units, pool.capacity):
-                # Read again under the lock: somebody may have begun since the first look.
-                inventory = self._machine.read(sensors=False)
-                if look.candidates.still_free(choice.uuids, inventory):
-                    return self._granted(choice, inventory, look)
-                self._claim.put_back(self._inherited())
+            # One at a time for the same user, whose leases are counted.
+            uid, counted = os.getuid(), look.around.site.limited
+            if counted and not self._claim.try_user(uid):
+                return self._later(candidates, look, LIMIT_BUSY)
+            try:
+                limit = self._over_limit(look) if counted else None
+                lease = self._taken(choice, look) if limit is None else None
+            finally:
+                if counted and self._claim is not None:
+                    self._claim.leave_user(uid)
+            if lease is not None or limit is not None:
+                return lease or self._later(candidates, look, limit)
             candidates = look.candidates.all(inventory, self._claim)
-        return self._later(candidates, look)
+        return self._later(candidates, look, limit)
+
+    def _taken(self, choice: Choice, look: Look) -> HeldLease | None:
+        """Take what was chosen, None where others were quicker."""
+        assert self._claim is not None
+        if not self._claim.take(choice.uuids, self.request.units, look.pool.capacity):
+            return None
+        # Read again under the lock: somebody may have begun since the first look.
+        inventory = self._machine.read(sensors=False)
+        if look.candidates.still_free(choice.uuids, inventory):
+            return self._granted(choice, inventory, look)
+        self._claim.put_back(self._inherited())
+        return None
 
     def _over_limit(self, look: Look) -> str | None:
         assert self._store is not None
@@ -295,7 +302,11 @@ class Acquisition:
             return None
         wanted = devices_asked(self.request, eligible(self.request, look.pool.devices))
         own = () if self._takeover is None else (self._takeover.id,)
-        return site.over_limit(self._store.holdings(), wanted, (*look.pool.ancestors, *own))
+        leases = self._store.leases()
+        limit = site.over_limit(leases, wanted, (*look.pool.ancestors, *own))
+        mine = (one.record.id for one in leases.leases if one.user == site.user)
+        self._counted = () if limit is None else tuple(mine)
+        return limit
 
     def _new_claim(self, inventory: Inventory, pool: Pool) -> Claim | None:
         """Return a claim to begin with; None while the lease to take over is being changed."""
@@ -331,7 +342,7 @@ class Acquisition:
         assert self._store is not None
         assert self._claim is not None
         waited = self._turn.waited_seconds
-        if limit is LIMIT_BUSY and waited < _BUSY_SECONDS:
+        if limit is LIMIT_BUSY and waited < self.request.wait_seconds + _BUSY_SECONDS:
             return None
         if waited < self.request.wait_seconds:
             self._turn.wait(self._store, self._claim, look)
@@ -340,8 +351,8 @@ class Acquisition:
             tidied = tuple(Candidate(c.device) if c.passing else c for c in candidates)
             if choose(self.request, tidied, topology=self._topology_if_asked()) is not None:
                 return None
-        own = {*look.pool.ancestors, self._claim.id}
-        own |= set() if self._takeover is None else {self._takeover.id or ""}
+        old = "" if self._takeover is None else self._takeover.id or ""
+        own = {*look.pool.ancestors, self._claim.id, old}
         reader = Reader(
             "magic" if self._caller.origin == "magic" else self.owner.kind,
             look.around.site.user,
@@ -356,7 +367,7 @@ class Acquisition:
     def _granted(self, choice: Choice, inventory: Inventory, look: Look) -> HeldLease:
         assert self._store is not None
         assert self._claim is not None
-        request, pool = self.request, look.pool
+        request, limited_by = self.request, look.pool.limited_by
         self._store.leave_queue(self._claim)
         self._claim.keep_only(choice.uuids, request.units)
         fitted = outfit(
@@ -368,11 +379,10 @@ class Acquisition:
             mps=look.around.mps,
             topology=self._topology() if request.cpu_affinity == "closest" else None,
         )
-        record = record_of(
-            self._claim, request, self.owner, choice, look, fitted, self._caller.origin
-        )
+        origin = self._caller.origin
+        record = record_of(self._claim, request, self.owner, choice, look, fitted, origin)
         write_down(self._store, self._claim, record, logged=self._within is None)
-        limits = () if pool.limited_by is None else (pool.limited_by,)
+        limits = () if limited_by is None else (limited_by,)
         waited = self._turn.waited_seconds
         grant = Grant(
             choice.devices, fitted.environment, record, self._claim, limits, waited, fitted.cpus

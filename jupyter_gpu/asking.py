@@ -10,6 +10,7 @@ from jupyter_gpu.adapters import locks
 from jupyter_gpu.adapters.machine import is_simulated
 from jupyter_gpu.adapters.notebook_file import read_notebook_options
 from jupyter_gpu.adapters.place import find_place
+from jupyter_gpu.core.errors import GPUError
 from jupyter_gpu.core.leases import Origin
 from jupyter_gpu.core.notebook_request import combined
 from jupyter_gpu.core.request import Request
@@ -25,6 +26,14 @@ class Asked:
     request: Request
     origin: Origin
     notices: tuple[str, ...] = ()
+    notebook: str | None = None
+
+    def explained(self, error: GPUError) -> GPUError:
+        """Return an error about the request, with where it stands if the notebook has made it."""
+        if self.origin != "notebook" or self.notebook is None:
+            return error
+        whose = f"The notebook asks for it itself: jupyter_gpu in the metadata of {self.notebook}."
+        return GPUError(f"{error}\n{whose}")
 
 
 def asked_for(
@@ -64,6 +73,7 @@ def asked_for(
     own = None if notebook is None else read_notebook_options(notebook)
     if own is None or notebook is None:
         return Asked(request, origin)
-    found = combined(request, own, os.path.basename(notebook))  # noqa: PTH119 - a name to show
+    name = os.path.basename(notebook)  # noqa: PTH119 - a name to show
+    found = combined(request, own, name)
     whose: Origin = "notebook" if found.origin == "notebook" else origin
-    return Asked(found.request, whose, found.notices)
+    return Asked(found.request, whose, found.notices, name)

@@ -6,6 +6,7 @@ not have, and the queue what is kept for those who came earlier.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -125,7 +126,7 @@ class Candidates:
         """Return what stands against a device beside the locks."""
         against = self._around.site.obstacle(device)
         if against is not None:
-            return Candidate(device, against)
+            return Candidate(device, against, out=True)
         sharers = self._sharers(device) if self._request.share is not None else ()
         mps = self._around.mps
         return on_card(
@@ -147,7 +148,7 @@ class Candidates:
         if not free or (self._request.share is None and free < self._pool.capacity):
             return Candidate(device, "leased", free_units=free)
         found = self.on_card(inventory.find(device.uuid) or device)
-        return Candidate(device, found.reason, found.passing, free)
+        return dataclasses.replace(found, device=device, free_units=free)
 
     def _free_units(self, device: Device) -> int:
         pool = self._pool
@@ -159,7 +160,7 @@ class Candidates:
         """Return the leases on parts of a device that nobody has whole."""
         if device.uuid is None or self._free_units(device) == self._pool.capacity:
             return ()
-        leases = self._around.store.holdings().leases
+        leases = self._around.store.leases().leases
         return tuple(lease for lease in leases if device.uuid in lease.record.uuids)
 
     def _someone_before(self, claim: Claim) -> bool:
@@ -175,7 +176,7 @@ class Candidates:
             if record.id == claim.id or record.ancestors != self._pool.ancestors:
                 continue
             if site.rules.limits_anyone:
-                holdings = holdings or self._around.store.holdings()
+                holdings = holdings or self._around.store.leases()
                 could_use = tuple(d for d in self._pool.devices if d.uuid in record.could_use)
                 wanted = devices_asked(record.request, could_use)
                 if site.limit_of(waiter.user, holdings, wanted) is not None:
@@ -227,7 +228,9 @@ def on_card(
         shared=bool(sharers),
         through_mps=through_mps,
     )
-    return Candidate(device) if found is None else Candidate(device, found.sentence, found.passing)
+    if found is None:
+        return Candidate(device)
+    return Candidate(device, found.sentence, found.passing, out=device.problem is not None)
 
 
 def _pids_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from jupyter_gpu.adapters.claim import Claim
@@ -12,6 +13,17 @@ from jupyter_gpu.core.leases import Origin, Owner, Record
 from jupyter_gpu.core.policy import Choice
 from jupyter_gpu.core.request import Request
 from jupyter_gpu.outfit import Outfit
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Where a request came from, None where that is not said, and what will run on the devices.
+
+    The Python of ``program`` says which torch reads the caps of a share; None is this one.
+    """
+
+    origin: Origin | None = None
+    program: str | None = None
 
 
 def record_of(

@@ -193,9 +193,10 @@ def _acquired(request: Request, arguments: Arguments, origin: Origin) -> HeldLea
     """Lease, set the variables, and leave the lease to this process, with which it ends."""
     from jupyter_gpu.adapters.cpu_affinity import bind  # noqa: PLC0415
     from jupyter_gpu.adapters.processes import reference  # noqa: PLC0415
-    from jupyter_gpu.allocator import Acquisition, Caller, acquire_now  # noqa: PLC0415
+    from jupyter_gpu.allocator import Acquisition, acquire_now  # noqa: PLC0415
     from jupyter_gpu.core.environment import merged  # noqa: PLC0415
     from jupyter_gpu.core.leases import Owner  # noqa: PLC0415
+    from jupyter_gpu.granting import Caller  # noqa: PLC0415
     from jupyter_gpu.pool import limits_of, written_limits  # noqa: PLC0415
 
     found = _KERNEL_ID.search(arguments.connection_file or "")

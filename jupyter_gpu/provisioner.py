@@ -19,7 +19,7 @@ from jupyter_client.provisioning import LocalProvisioner
 from jupyter_gpu.adapters.cpu_affinity import bind
 from jupyter_gpu.adapters.process_end import call_at_end
 from jupyter_gpu.adapters.processes import reference
-from jupyter_gpu.allocator import Acquisition, Caller
+from jupyter_gpu.allocator import Acquisition
 from jupyter_gpu.asking import Asked, asked_for
 from jupyter_gpu.core.environment import merged
 from jupyter_gpu.core.errors import GPUError, StoreError, UnknownOption
@@ -33,6 +33,7 @@ from jupyter_gpu.faces.options import WAIT_HELP, OptionBesideMethod, RequestOpti
 from jupyter_gpu.faces.refused import KernelRefused, without_our_traces
 from jupyter_gpu.faces.spec_launch import environments, origin_of, program_of
 from jupyter_gpu.faces.stepping import step_to_the_end
+from jupyter_gpu.granting import Caller
 from jupyter_gpu.idle import idle_warning_seconds
 from jupyter_gpu.lease import HeldLease, notice_of
 from jupyter_gpu.pool import Limit, limits_of, written_limits
@@ -185,7 +186,10 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         notices: tuple[str, ...] = ()
         if not held and (wish is None or trouble is not None):
             asked = await asyncio.to_thread(self._asked, launch_env)
-            self._lease = await self._acquire(launch_env, asked.request, origin=asked.origin)
+            try:
+                self._lease = await self._acquire(launch_env, asked.request, origin=asked.origin)
+            except GPUError as error:
+                raise asked.explained(error) from error
             notices = asked.notices
         if wish is None or trouble is None:
             return "\n".join(notices) or None

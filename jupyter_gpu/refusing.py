@@ -36,7 +36,10 @@ _NOT_CHOSEN = (
 )
 # Stands for a limit that cannot be counted at this moment, because another start of the same user
 # is being counted.
-LIMIT_BUSY = "Another start of yours has kept the count of your devices for seconds: ask again."
+LIMIT_BUSY = (
+    "The count of your devices has been locked for seconds, by another start of yours or by "
+    "another program: ask again."
+)
 
 
 def require_allowed(

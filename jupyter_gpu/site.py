@@ -15,7 +15,7 @@ from jupyter_gpu.adapters.holds_file import read_holds
 from jupyter_gpu.adapters.place import Place
 from jupyter_gpu.adapters.rules_file import groups_of, read_rules
 from jupyter_gpu.core.devices import Device, Inventory
-from jupyter_gpu.core.errors import GPUError
+from jupyter_gpu.core.errors import GPUError, StoreError
 from jupyter_gpu.core.leases import Holdings, Notebooks
 from jupyter_gpu.core.overview import RulesShown
 from jupyter_gpu.core.policy import devices_asked
@@ -64,6 +64,17 @@ class Site:
     def limited(self) -> bool:
         """Whether this user's leases are counted."""
         return self.own.max_devices is not None
+
+    def require_sound(self) -> None:
+        """Check that nothing is granted which an administrator may have taken out of service.
+
+        Raises
+        ------
+        StoreError
+            When the list of holds cannot be believed.
+        """
+        if self.holds.problem is not None:
+            raise StoreError(f"GPUs cannot be leased: {self.holds.problem}")
 
     def obstacle(self, device: Device) -> str | None:
         """Return why this user may not have a device, None where nothing stands against it."""

@@ -14,13 +14,14 @@ from jupyter_gpu.adapters.claim import Claim
 from jupyter_gpu.adapters.grant_log import GrantLog
 from jupyter_gpu.adapters.machine import Machine, find_machine
 from jupyter_gpu.adapters.store import LeaseStore
-from jupyter_gpu.allocator import Acquisition, Caller, acquire_now
+from jupyter_gpu.allocator import Acquisition, acquire_now
 from jupyter_gpu.core.devices import Device, Inventory
 from jupyter_gpu.core.environment import merged, variables
 from jupyter_gpu.core.errors import GPUError
 from jupyter_gpu.core.leases import Owner
 from jupyter_gpu.core.request import Request
 from jupyter_gpu.core.variables import LEASE, LEASE_FD, NOTICE
+from jupyter_gpu.granting import Caller
 from jupyter_gpu.lease import HeldLease, notice_of
 from jupyter_gpu.lease_change import LeaseChange
 from jupyter_gpu.own_lease import OwnLease, above, find_own_lease

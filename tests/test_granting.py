@@ -10,11 +10,11 @@ from jupyter_gpu.adapters.grant_log import GrantLog
 from jupyter_gpu.adapters.place import Place
 from jupyter_gpu.adapters.records import records_path
 from jupyter_gpu.adapters.store import LeaseStore
-from jupyter_gpu.allocator import Acquisition, Caller, acquire_now
+from jupyter_gpu.allocator import Acquisition, acquire_now
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.leases import Owner, Record
 from jupyter_gpu.core.request import Request
-from jupyter_gpu.granting import write_down
+from jupyter_gpu.granting import Caller, write_down
 
 pytestmark = pytest.mark.usefixtures("eight_gpus")
 NOTEBOOK = "/home/alice/train.ipynb"

@@ -613,14 +613,20 @@ class TestRules:
         with jupyter_gpu.acquire(0) as nothing:
             assert nothing.environment["CUDA_VISIBLE_DEVICES"] == "-1"
 
-    def test_a_file_that_breaks_while_one_waits_ends_the_wait(self, rules, program, eventually):
+    def test_a_file_that_breaks_while_one_waits_grants_nothing_and_keeps_the_place(
+        self, rules, program, eventually
+    ):
         with jupyter_gpu.acquire(4) as all_of_them:
             waiter = program(ASK)
             waiter.send("1 60")
             eventually(queue)
             rules("max_devices = 1\n")
             all_of_them.release()
-            assert waiter.read().startswith("RulesError No GPU is granted")
+            with pytest.raises(GPUError, match="No GPU is granted"):
+                jupyter_gpu.acquire(1)
+            assert len(queue()) == 1
+            rules("")
+            assert not waiter.read().startswith("RulesError")
         assert queue() == ()
 
     def test_a_hold_keeps_a_device_from_new_leases_and_leaves_the_old(self, place, capsys):

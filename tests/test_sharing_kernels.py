@@ -418,7 +418,7 @@ class TestWrapper:
     def test_a_mig_device(self, simulate, wrapped):
         machine = simulate({"gpus": [{**H200, "mig": PARTS}]})
         kernel = wrapped("--gpus=mig:1g.18gb")
-        assert look(kernel)[0] == machine.devices[1].uuid
+        assert look(kernel)[0] == machine.devices[1].uuid, kernel.said()
         second = wrapped()
         assert look(second)[0] == "-1"
         assert "Its MIG profiles: 1g.18gb, 3g.71gb" in second.said()

@@ -13,16 +13,14 @@ import weakref
 from collections.abc import Iterable, Mapping
 
 from jupyter_gpu.adapters import locks
-from jupyter_gpu.adapters.units import keep_units, lock_units
+from jupyter_gpu.adapters.units import keep_units, lock_units, used_by_orphans
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.layout import (
     DEVICE_UNITS,
-    NESTED,
     QUEUE,
     Range,
     device_range,
     lease_byte,
-    nest_at,
     nested_byte,
     nested_in,
     ticket_byte,
@@ -156,17 +154,10 @@ class Claim:
         Whoever has the whole device finds any mark. Beside a share, others with leases nested in
         theirs are as it should be while those live.
         """
-        if locks.first_lock(self.fd, nested_byte(self._parent(), uuid)) is None:
-            return False
-        ours = {self.id, *self.sharing}
-        return units == DEVICE_UNITS or any(
-            found.length > 1
-            or (
-                nest_at(found.start) not in ours
-                and locks.first_lock(self.fd, lease_byte(nest_at(found.start))) is None
-            )
-            for found in locks.locked_ranges(self.fd, NESTED)
-        )
+        parent = self._parent()
+        if units == DEVICE_UNITS:
+            return locks.first_lock(self.fd, nested_byte(parent, uuid)) is not None
+        return used_by_orphans(self.fd, parent, uuid, {self.id, *self.sharing})
 
     def _mark_nested(self, uuid: str) -> bool:
         """Lock, shared, the nested byte of this device at every level above, and of those leases.
@@ -216,8 +207,8 @@ class Claim:
                     self._trim(uuid, self._needed(uuid, holding.get(uuid, 0)))
             self.holding = dict(holding)
 
-    def line_up(self) -> int:
-        """Take the next ticket of the queue, behind everybody who waits now.
+    def line_up(self, skip: int = 0) -> int:
+        """Take the next ticket of the queue, or one further on, behind everybody who waits now.
 
         Raises
         ------
@@ -227,7 +218,7 @@ class Claim:
         with self._guard:
             while self.ticket is None:
                 last = locks.last_lock(self.fd, QUEUE)
-                ticket = 0 if last is None else last + 1 - QUEUE.start
+                ticket = skip + (0 if last is None else last + 1 - QUEUE.start)
                 if ticket >= QUEUE.length:
                     raise StoreError(
                         "GPUs cannot be waited for: somebody has locked the queue.  "

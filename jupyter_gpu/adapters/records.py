@@ -161,6 +161,15 @@ class RecordDirectory:
         """Remove a lease's record, if it is there and ours to remove."""
         self._remove_both(lease_id)
 
+    def is_anothers(self, ticket: int) -> bool:
+        """Return whether another user's file stands where this ticket's record would be."""
+        try:
+            name = f"{_waiting_stem(ticket)}.json"
+            owner = os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_uid
+        except OSError:
+            return False
+        return os.getuid() not in (0, owner)
+
     def remove_waiter(self, ticket: int) -> None:
         """Remove the record of who waits with this ticket, if it is there and ours to remove."""
         self._remove_both(_waiting_stem(ticket))

@@ -18,6 +18,7 @@ from jupyter_gpu.adapters import locks, processes
 from jupyter_gpu.adapters.lease_reader import LeaseReader
 from jupyter_gpu.adapters.place import Place, filesystem_type, open_directory, open_lock
 from jupyter_gpu.adapters.records import RecordDirectory
+from jupyter_gpu.adapters.units import used_by_orphans
 from jupyter_gpu.core.errors import StoreError
 from jupyter_gpu.core.layout import (
     DEVICE_UNITS,
@@ -38,6 +39,9 @@ from jupyter_gpu.core.rivals import with_conflicts
 
 if TYPE_CHECKING:
     from jupyter_gpu.adapters.claim import Claim
+
+# Records of dead waiters of other users that are stepped over, before it counts as an attack.
+_SKIPPED = 10_000
 
 
 class LeaseStore:
@@ -148,7 +152,8 @@ class LeaseStore:
         where = Range(device_range(parent, uuid).start, capacity)
         left = total_units(without(where, locks.locked_ranges(self._fd, where)))
         # All of it unlocked, and yet in use: by a lease below one that is gone.
-        return 0 if left == capacity == DEVICE_UNITS else left
+        in_use = left == capacity == DEVICE_UNITS or used_by_orphans(self._fd, parent, uuid)
+        return 0 if in_use else left
 
     def is_live(self, lease_id: str) -> bool:
         """Return whether somebody keeps this lease alive."""
@@ -211,6 +216,15 @@ class LeaseStore:
         """Return every live lease and waiter, and which of these devices nobody claims."""
         if self._fd is None or self._records is None or not self._locked(WHOLE_FILE):
             return Holdings()
+        leases = self.leases().leases
+        claimed = {uuid for lease in leases for uuid in lease.record.uuids}
+        unclaimed = tuple(u for u in known_uuids if u not in claimed and not self.is_free((), u))
+        return Holdings(leases, tuple(self.waiters_before(None)), unclaimed)
+
+    def leases(self) -> Holdings:
+        """Return every live lease, and nobody who waits."""
+        if self._fd is None or self._records is None:
+            return Holdings()
         reader = LeaseReader(self._fd, self._records)
         leases = [
             lease
@@ -218,11 +232,7 @@ class LeaseStore:
             if (lease := reader.lease(where)) is not None
         ]
         leases.sort(key=lambda lease: (lease.record.indices, lease.record.since))
-        claimed = {uuid for lease in leases for uuid in lease.record.uuids}
-        unclaimed = tuple(u for u in known_uuids if u not in claimed and not self.is_free((), u))
-        return Holdings(
-            with_conflicts(tuple(leases)), tuple(self.waiters_before(None)), unclaimed
-        )
+        return Holdings(with_conflicts(tuple(leases)))
 
     def publish(self, claim: Claim, record: Record) -> None:
         """Write the record of a claim.
@@ -234,6 +244,23 @@ class LeaseStore:
         """
         if self._records is not None and not claim.closed:
             self._records.write(record)
+
+    def line_up(self, claim: Claim) -> int:
+        """Take the next ticket whose record can be written, behind everybody who waits now.
+
+        A waiter that was killed leaves its record until its user, or root, sweeps it.
+
+        Raises
+        ------
+        StoreError
+            When somebody has locked the queue.
+        """
+        ticket, skip = claim.line_up(), 0
+        while self._records is not None and self._records.is_anothers(ticket) and skip < _SKIPPED:
+            claim.leave_queue()
+            skip += 1
+            ticket = claim.line_up(skip)
+        return ticket
 
     def leave_queue(self, claim: Claim) -> None:
         """Give a claim's ticket back, if it has one, and the record that says what it waits for."""
@@ -312,11 +339,18 @@ class LeaseStore:
         """Remove some records of ours whose lease is gone, and note in the log that it is."""
         from jupyter_gpu.adapters.grant_log import GrantLog  # noqa: PLC0415 - readers are quick
 
-        for one in () if self._records is None else self._records.dead_candidates():
-            if not self._locked(one.alive) and self._records is not None:
+        if self._records is None:
+            return
+        for one in self._records.dead_candidates():
+            # Locked while it is removed, so that nobody writes a new one of that name meanwhile.
+            if self._fd is None or not locks.try_lock(self._fd, one.alive):
+                continue
+            try:
                 self._records.remove_file(one.name)
-                if one.lease_id is not None:
-                    GrantLog(self.place).ended(one.lease_id, exact=False, at=one.touched)
+            finally:
+                locks.unlock(self._fd, one.alive)
+            if one.lease_id is not None:
+                GrantLog(self.place).ended(one.lease_id, exact=False, at=one.touched)
 
     def recent_devices(self, notebook: str | None) -> tuple[str, ...]:
         """Return the UUIDs that this user's notebook had last time."""

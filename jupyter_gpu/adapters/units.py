@@ -5,8 +5,20 @@ The operating system keeps the sum of shares: what one description has locked, n
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from jupyter_gpu.adapters import locks
-from jupyter_gpu.core.layout import Range, first_units, total_units, without
+from jupyter_gpu.core.layout import (
+    NESTED,
+    Range,
+    first_units,
+    lease_byte,
+    nest_at,
+    nested_byte,
+    slot,
+    total_units,
+    without,
+)
 
 _TRIES = 4
 
@@ -44,6 +56,27 @@ def lock_units(
         if units >= where.length:
             return None
     return None
+
+
+def used_by_orphans(
+    fd: int, parent: str | None, uuid: str, alive: Collection[str] = ()
+) -> bool:
+    """Return whether a lease uses this device that was nested in one which is gone.
+
+    Such a lease has marked the device at the level below ``parent``, and each lease above it.
+    Those that live are no matter: what is nested in them uses their part. ``alive`` are the ids of
+    leases that stand on this very description, about which the system says nothing.
+    """
+    if locks.first_lock(fd, nested_byte(parent, uuid)) is None:
+        return False
+    for found in locks.locked_ranges(fd, NESTED):
+        if found.length > 1:  # somebody's nonsense: nothing can be told
+            return True
+        above = nest_at(found.start)
+        gone = above not in alive and locks.first_lock(fd, lease_byte(above)) is None
+        if gone and locks.first_lock(fd, slot(above, uuid)) is not None:
+            return True
+    return False
 
 
 def _lock_all(fd: int, pieces: tuple[Range, ...]) -> bool:

@@ -38,13 +38,15 @@ class Candidate:
     """A device of the pool; ``reason`` says why it cannot be had now, None when it can.
 
     ``passing`` marks a reason that ends by itself within moments, such as the driver tidying up.
-    ``free_units`` is how much of it nobody has, out of ``DEVICE_UNITS``.
+    ``free_units`` is how much of it nobody has, out of ``DEVICE_UNITS``; ``out`` marks a reason
+    that no end of a lease takes away: on hold, or broken.
     """
 
     device: Device
     reason: str | None = None
     passing: bool = False
     free_units: int = DEVICE_UNITS
+    out: bool = False
 
     def serves(self, request: Request) -> bool:
         """Return whether it can be had now, as far as the request needs it."""

@@ -21,7 +21,8 @@ def keep_for(
 
     One who could start now needs only what it would choose, and the rest is open to others; one
     who needs more than is free keeps all of it that would serve, so that small requests never push
-    a large one back. A waiter whose process has stopped looking keeps nothing.
+    a large one back. A waiter whose process has stopped looking keeps nothing, nor does one that no
+    end of a lease would help, because devices are out of service.
     """
     if waiter.stalled:
         return candidates
@@ -31,7 +32,9 @@ def keep_for(
     useful = tuple(
         c for c in candidates if c.device in serving and _enough_memory(c.device, request)
     )
-    if count_wanted(request, tuple(c.device for c in useful)) == 0:
+    wanted = count_wanted(request, tuple(c.device for c in useful))
+    # One that waits for devices which are out of service keeps nobody from the others.
+    if wanted == 0 or sum(not c.out for c in useful) < wanted <= len(useful):
         return candidates
     if not any(c.reason is None for c in useful):
         return candidates

@@ -24,7 +24,16 @@ class KernelRefused(HTTPError):
         self.message = message
 
     def __str__(self) -> str:
-        return self.message
+        return _Plain(self.message)
+
+
+class _Plain(str):
+    """A text that is the same in ``repr``: PATCH /api/sessions, a change of kernel, sends that."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str.__str__(self)
 
 
 def without_our_traces(record: logging.LogRecord) -> bool:

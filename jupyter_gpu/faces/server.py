@@ -103,7 +103,7 @@ async def kernel_being_changed(kernel_manager: object, environ: dict[str, str]) 
     sessions = _sessions_of(kernel_manager)
     if sessions is None:
         return None
-    handler = _current_handler()
+    handler = current_handler()
     try:
         if handler is not None:
             session_id = getattr(handler, "path_kwargs", {}).get("session_id")
@@ -128,7 +128,18 @@ def _by_path(
     return None
 
 
-def _current_handler() -> object | None:
+def asker_has_gone(handler: object | None) -> bool:
+    """Return whether whoever sent the request that this handler answers has hung up.
+
+    A browser does so when its page is closed; nobody would use what is started then.
+    """
+    connection = getattr(getattr(handler, "request", None), "connection", None)
+    stream = getattr(connection, "stream", None)
+    return stream is not None and bool(stream.closed())
+
+
+def current_handler() -> object | None:
+    """Return the handler of the server's current request, None outside one."""
     if "jupyter_server" not in sys.modules:
         return None
     try:

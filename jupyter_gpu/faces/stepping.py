@@ -29,9 +29,10 @@ async def step_to_the_end(acquisition: Acquisition, kernel: StartedKernel) -> He
     Raises
     ------
     GPUError
-        As ``Acquisition.step`` does, and when the server is told to end meanwhile.
+        As ``Acquisition.step`` does, and when the server is told to end, or whoever asked has hung
+        up, while it waits.
     """
-    told = False
+    told, handler = False, server.current_handler()
     while True:
         step = asyncio.ensure_future(asyncio.to_thread(acquisition.step))
         try:
@@ -43,8 +44,12 @@ async def step_to_the_end(acquisition: Acquisition, kernel: StartedKernel) -> He
             if lease is not None:
                 lease.release()
             raise GPUError("The server is ending.")
-        if lease is not None:
+        if lease is not None and not (told and server.asker_has_gone(handler)):
             return lease
+        if server.asker_has_gone(handler):
+            if lease is not None:
+                lease.release()
+            raise GPUError("Whoever asked for this kernel has hung up, so it waits no longer.")
         if acquisition.waiting and not told:
             told = True
             server.forget_start(kernel.parent, kernel.kernel_id)

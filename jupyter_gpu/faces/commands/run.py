@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import sys
 import time
 from argparse import ArgumentParser
@@ -16,18 +17,20 @@ from shutil import which
 from jupyter_gpu.adapters.child import Child
 from jupyter_gpu.adapters.cpu_affinity import bind
 from jupyter_gpu.adapters.processes import reference
-from jupyter_gpu.allocator import Acquisition, Caller
+from jupyter_gpu.allocator import Acquisition
 from jupyter_gpu.core.environment import merged
 from jupyter_gpu.core.errors import CommandError, StoreError, UsageError
 from jupyter_gpu.core.leases import Owner, clean
 from jupyter_gpu.core.request import Request
 from jupyter_gpu.faces.commands.command import Command, Options, explain
 from jupyter_gpu.faces.commands.request_options import add_request_arguments, given_options
+from jupyter_gpu.granting import Caller
 from jupyter_gpu.lease import HeldLease
 from jupyter_gpu.pool import limits_of
 
 _PROGRESS_SECONDS = 0.5
 _COMMAND_LENGTH = 200
+_SIGNALLED = 128
 
 
 class Run(Command):
@@ -88,7 +91,7 @@ class Run(Command):
         limits = limits_of(os.environ)
         caller = Caller("command", command[0])
         acquiring = Acquisition(request, owner, os.environ, limits=limits, caller=caller)
-        with acquiring as acquisition, _line() as show:
+        with _ended_by_signals(), acquiring as acquisition, _line() as show:
             began = time.monotonic()
             while True:
                 lease = acquisition.step()
@@ -100,6 +103,21 @@ class Run(Command):
 
 def _with_process(pid: int, owner: Owner) -> Owner:
     return dataclasses.replace(owner, processes=(*owner.processes, reference(pid)))
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Leave the queue in order when TERM or HUP end the wait, as INT does by itself."""
+
+    def end(number: int, _: object) -> None:
+        sys.exit(_SIGNALLED + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
