@@ -6,7 +6,7 @@ import os
 import pytest
 
 from jupyter_gpu.asking import asked_for
-from jupyter_gpu.core.errors import RequestError, UnknownOption
+from jupyter_gpu.core.errors import GPUError, RequestError, UnknownOption
 from jupyter_gpu.core.request import Request
 from jupyter_gpu.core.rules import RulesError
 
@@ -120,3 +120,14 @@ def test_a_kernel_without_gpu_needs_no_rules(rules, monkeypatch, notebook):
 def test_unknown_options_are_refused_by_name_for_no_gpu_too():
     with pytest.raises(UnknownOption, match="gpuss"):
         asked({"gpus": 0, "gpuss": 1})
+
+
+def test_a_refusal_of_what_the_notebook_asks_for_says_so(notebook):
+    path = notebook({"gpus": 1, "model": "B200"})
+    asked = asked_for({"gpus": 1}, os.environ, path)
+    told = str(asked.explained(GPUError("There is none.")))
+    assert told.startswith("There is none.\nThe notebook asks for it itself")
+    assert os.path.basename(path) in told
+    kernelspecs = asked_for({"gpus": 1}, os.environ, None)
+    error = GPUError("There is none.")
+    assert kernelspecs.explained(error) is error

@@ -58,3 +58,8 @@ def record_with(error):
         except type(error):
             information = sys.exc_info()
     return logging.LogRecord("test", logging.ERROR, __file__, 1, "failed", (), information)
+
+
+def test_it_is_plain_in_the_form_that_a_change_of_kernel_sends():
+    # jupyter_server answers PATCH /api/sessions with repr(str(error)).
+    assert repr(str(KernelRefused(MESSAGE))) == MESSAGE

@@ -82,3 +82,26 @@ async def test_who_is_cancelled_gives_back_what_a_step_still_gets(asked, kernel,
         await asyncio.sleep(0)
     with asked(gpus=2) as again:
         again.step().release()
+
+
+async def test_who_has_hung_up_waits_no_longer_and_gets_nothing(asked, kernel):
+    handler_module = pytest.importorskip("jupyter_server")
+    hung_up = SimpleNamespace(closed=lambda: gone)
+    connection = SimpleNamespace(connection=SimpleNamespace(stream=hung_up))
+    gone = False
+
+    async def start(acquisition):
+        handler_module.CallContext.set(
+            handler_module.CallContext.JUPYTER_HANDLER, SimpleNamespace(request=connection)
+        )
+        return await step_to_the_end(acquisition, kernel)
+
+    with asked(gpus=2) as first, asked(gpus=1, wait_seconds=60) as second:
+        lease = await step_to_the_end(first, kernel)
+        waiting = asyncio.ensure_future(start(second))
+        while not second.waiting:
+            await asyncio.sleep(0.005)
+        gone = True
+        with pytest.raises(GPUError, match="hung up"):
+            await waiting
+    lease.release()
