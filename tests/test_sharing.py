@@ -397,6 +397,18 @@ for gpus in ("1/4", "3/4", 1):
         assert outer.tell("") == "ended"
         with jupyter_gpu.acquire(2):
             pass
+    def test_a_nested_lease_that_outlives_its_share_disturbs_no_other_gpu(self, program, under):
+        """Its mark stands on its own GPU: shares elsewhere, nested ones too, go on."""
+        inner = "import jupyter_gpu, sys; k = jupyter_gpu.acquire('1/4'); print(1); sys.stdin.read()"
+        with jupyter_gpu.acquire("1/2", devices=[0]) as gone:
+            child = program(inner, environ=gone.environment)
+            child.read()
+        with jupyter_gpu.acquire("1/2", devices=[1]) as other:
+            other_child = program(inner, environ=other.environment)
+            other_child.read()
+            with jupyter_gpu.acquire("1/4", devices=[1]) as beside:
+                assert indices(beside) == [1]
+        child.end()
 
 
 class TestMIG:
