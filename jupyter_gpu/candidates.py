@@ -157,11 +157,18 @@ class Candidates:
         return self._around.store.free_units(pool.ancestors, device.uuid, pool.capacity)
 
     def _sharers(self, device: Device) -> tuple[Lease, ...]:
-        """Return the leases on parts of a device that nobody has whole."""
-        if device.uuid is None or self._free_units(device) == self._pool.capacity:
+        """Return the leases on parts of a device that nobody has whole, but those above."""
+        above = self._pool.ancestors
+        # Below a share that nobody has parted yet, others may have the rest of the device.
+        untouched = not above and self._free_units(device) == self._pool.capacity
+        if device.uuid is None or untouched:
             return ()
         leases = self._around.store.leases().leases
-        return tuple(lease for lease in leases if device.uuid in lease.record.uuids)
+        return tuple(
+            lease
+            for lease in leases
+            if device.uuid in lease.record.uuids and lease.record.id not in above
+        )
 
     def _someone_before(self, claim: Claim) -> bool:
         if claim.ticket is None:

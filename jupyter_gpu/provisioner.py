@@ -215,14 +215,14 @@ class GPUProvisioner(LocalProvisioner, RequestOptions):  # type: ignore[misc] # 
         """Before a restart, learn what the kernel has made of the lease, and who still keeps it."""
         lease = self._lease
         assert lease is not None, "called for a restart"
-        before = lease.devices
+        before = lease.devices, None if lease.record is None else lease.record.units
         try:
             base, spec_env = environments(self.kernel_spec, launch_env)
             identifiers = Request.parse(self.given_options()).identifiers
             renew(lease, {**base, **spec_env}, identifiers, program_of(self.kernel_spec))
         except StoreError as error:
             self.log.warning("GPU: %s", error)
-        if lease.devices != before and lease.record is not None:
+        if lease.record is not None and (lease.devices, lease.record.units) != before:
             self._granted_wish = lease.record.request
             words = devices_in_words(lease.devices)
             self.log.info("GPU: kernel %s has %s by now", self.kernel_id, words)

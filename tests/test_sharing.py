@@ -240,6 +240,18 @@ class TestStrangers:
         with jupyter_gpu.acquire("1/4"):
             pass
 
+    def test_nested_in_a_share_fellow_sharers_are_no_strangers_either(
+        self, simulate, program, under
+    ):
+        simulate(self.machine())
+        fellow = program(ASK)
+        assert fellow.tell("1/4") == "got 0"
+        with jupyter_gpu.acquire("1/2") as above:
+            simulate(self.machine(fellow.pid))
+            under(above)
+            with jupyter_gpu.acquire("1/4") as nested:
+                assert nested.record.ancestors == (above.id,)
+
     def test_memory_of_unseen_sharers_is_no_obstacle_to_shares(self, simulate):
         simulate(self.machine())
         with jupyter_gpu.acquire("1/4"):
