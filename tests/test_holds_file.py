@@ -115,7 +115,7 @@ def test_what_is_not_believed_is_a_sentence_and_never_written_over(place, what, 
     replace_by(holds_path(place), what)
     found = read_holds(place)
     assert found.entries == ()
-    begin = f"No hold counts, because {holds_path(place)} {why}"
+    begin = f"Nothing is granted, because {holds_path(place)} {why}"
     assert found.problem.startswith(begin)
     assert found.problem.endswith(": mend or remove it.")
     before = holds_path(place).lstat()

@@ -105,7 +105,7 @@ class TestLease:
         quarter = dataclasses.replace(whole, record=record)
         process = kernel(launched="0", now="0", lease_id="a" * 15)
         check = of_kernel(process, leases=[quarter], value="0")[-1]
-        assert (check.status, check.found) == ("ok", "¼ of physical 0, beside other shares of it")
+        assert (check.status, check.found) == ("ok", "¼ of physical 0, whose rest others may have")
 
     def test_a_mig_device_is_named_as_one(self):
         part = dataclasses.replace(device(1, kind="mig", profile="1g.18gb"), uuid="MIG-1f2e3d4c-1")

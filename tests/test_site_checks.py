@@ -55,4 +55,4 @@ def test_devices_on_hold_are_named(hold, status, words):
 
 
 def test_a_list_of_holds_that_is_not_believed_is_a_warning():
-    assert found(holds=Holds(problem="not root's"))[0][:3] == ("holds", "warn", "not root's")
+    assert found(holds=Holds(problem="not root's"))[0][:3] == ("holds", "fail", "not root's")

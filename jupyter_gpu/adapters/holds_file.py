@@ -85,7 +85,7 @@ def _unbelievable(status: os.stat_result, owners: set[int]) -> str | None:
 
 
 def _problem(path: Path, why: str) -> Holds:
-    return Holds(problem=f"No hold counts, because {path} {why}: mend or remove it.")
+    return Holds(problem=f"Nothing is granted, because {path} {why}: mend or remove it.")
 
 
 def change_holds(place: Place, change: Callable[[Holds], Holds]) -> Holds:

@@ -87,7 +87,7 @@ def _lease(overview: Overview, process: KernelProcess) -> Check:
         return Check(_LEASE, "warn", f"{own}: {lease.note}", _RESTART)
     if not outside:
         alone = "for this kernel alone"
-        how = "beside other shares of it" if lease.record.share_words else alone
+        how = "whose rest others may have" if lease.record.share_words else alone
         return Check(_LEASE, "ok", f"{own}, {how}")
     others = ", ".join("unknown" if index is None else str(index) for index in outside)
     verb = "is" if len(outside) == 1 else "are"

@@ -22,8 +22,8 @@ def site_checks(overview: Overview) -> Iterator[Check]:
             found = f"device {name} is reserved, and nothing here has that name"
             yield Check("rules", "warn", found, f"{_EDITOR} {rules.source}")
     if overview.holds.problem is not None:
-        fix = "sudo jupyter gpu hold  writes the file anew"
-        yield Check("holds", "warn", overview.holds.problem, fix)
+        fix = "as its owner or root, mend or remove that file, and hold anew what is broken"
+        yield Check("holds", "fail", overview.holds.problem, fix)
     for hold in overview.holds.entries:
         device = overview.inventory.find(hold.uuid)
         if device is None:
