@@ -268,3 +268,8 @@ def test_a_directory_of_the_machine_that_is_a_link_is_not_followed(lease_directo
     with pytest.raises(StoreError, match="cannot be written"):
         put(place, FAN)
     assert list(elsewhere.iterdir()) == []
+
+
+def test_where_the_lease_directory_is_none_there_are_no_holds(tmp_path):
+    (tmp_path / "leases").write_text("a file")
+    assert read_holds(Place(tmp_path / "leases", "given")) == Holds()

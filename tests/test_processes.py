@@ -90,16 +90,6 @@ def test_a_process_that_has_ended_and_is_not_waited_for_is_dead(program, eventua
     child = int(parent.read())
     eventually(lambda: processes.look(child).state == "Z")
     assert processes.is_alive(processes.reference(child)) is False
-    assert processes.in_session(parent.pid, os.getuid()) == (parent.pid,)
-
-
-def test_a_session_is_its_living_processes(program):
-    fork = "import os, sys; pid = os.fork(); pid and print(pid); sys.stdin.read()"
-    leader = program(fork)
-    child = int(leader.read())
-    assert set(processes.in_session(leader.pid, os.getuid())) == {leader.pid, child}
-    assert processes.in_session(leader.pid, 54321) == ()
-    leader.end()
 
 
 def test_all_pids_are_listed():

@@ -60,7 +60,7 @@ def read_holds(place: Place) -> Holds:
             if why is not None:
                 return _problem(path, why)
             text = file.read(HOLDS_SIZE_LIMIT + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # without a lease directory nothing is leased
         return Holds()
     except OSError as error:
         return _problem(path, f"cannot be read: {error.strerror}")

@@ -160,19 +160,6 @@ def ancestors_of(pid: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def in_session(session: int, uid: int) -> tuple[int, ...]:
-    """Return the living processes of a user in a session (a kernel leads one of its own)."""
-    infos = (look(pid) for pid in all_pids())
-    return tuple(
-        info.pid
-        for info in infos
-        if info is not None
-        and info.session == session
-        and info.uid == uid
-        and info.state not in "ZX"
-    )
-
-
 def holders_of(lock_file: os.stat_result, where: Range) -> tuple[int, ...]:
     """Return the processes whose descriptors hold a lock that touches ``where``.
 
