@@ -22,6 +22,9 @@ _LONGEST_PAUSE = 1.9
 _PATIENCE_SECONDS = 1.0
 # While the queue moves on, one look in so many is not left out.
 _PASSED_AT_MOST = 4
+# The first in the queue shows its life every second. One that is late has probably stopped: then
+# something is open because it is kept for that one, until it is passed over.
+_AWAKE_SECONDS = 2.5
 # Who is as close as this follows the queue at every step, not to be late.
 _CLOSE = 4 * CROWD
 # A waiter looks at the locks alone, and at everything again after so many pauses.
@@ -104,7 +107,7 @@ class Turn:
         before = self._first
         first = next(self._before(store, claim), before)
         self._passed = 0 if first == before else (self._passed + 1) % _PASSED_AT_MOST
-        return lately or self._passed > 0
+        return lately or self._passed > 0 or not looks(store.place, first, _AWAKE_SECONDS)
 
     def _before(self, store: LeaseStore, claim: Claim) -> Iterator[int]:
         """Yield the tickets before this one whose waiters still look."""

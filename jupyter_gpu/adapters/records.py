@@ -259,20 +259,23 @@ def _waiting_stem(ticket: int) -> str:
     return f"waiting-{ticket}"
 
 
-def _touched_lately(name: str, directory_fd: int | None = None) -> bool:
+def _touched_lately(
+    name: str, directory_fd: int | None = None, within: float = STALLED_SECONDS
+) -> bool:
     try:
         touched = os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_mtime
     except OSError:
         return False
-    return time.time() - touched <= STALLED_SECONDS
+    return time.time() - touched <= within
 
 
-def looks(place: Place, ticket: int) -> bool:
-    """Return whether the one who waits with this ticket has looked of late, as a hint.
+def looks(place: Place, ticket: int, within: float = STALLED_SECONDS) -> bool:
+    """Return whether the one who waits with this ticket has looked in the last seconds, as a hint.
 
     For who needs no more than this, and so no open directory.
     """
-    return _touched_lately(f"{place.directory}/{RECORDS_NAME}/{_waiting_stem(ticket)}.json")
+    name = f"{place.directory}/{RECORDS_NAME}/{_waiting_stem(ticket)}.json"
+    return _touched_lately(name, within=within)
 
 
 def records_path(place: Place) -> Path:
