@@ -69,6 +69,7 @@ class Candidates:
         kept = tuple(
             Candidate(c.device, "leased") if c.device.uuid in self._inherited else c for c in found
         )
+        both = found
         for waiter in self._before(claim):
             before = kept
             kept = keep_for(kept, waiter, self._around.topology_for(waiter.record.request))
@@ -79,11 +80,8 @@ class Candidates:
                 for mine, left in zip(found, kept, strict=True)
             )
             if choose(self._request, both, topology=topology) is None:
-                return both
-        return tuple(
-            mine if mine.device.uuid in self._inherited else left
-            for mine, left in zip(found, kept, strict=True)
-        )
+                break
+        return both
 
     @property
     def inherits(self) -> bool:
