@@ -93,6 +93,11 @@ class Server:
     def log(self):
         return self.log_path.read_text(errors="replace")
 
+    def logs(self, words, *, seconds=10.0):
+        """Return whether the log says ``words``; a server writes a moment after it acts."""
+        wait_until(lambda: words in self.log, seconds=seconds, what=f"{words!r} in\n{self.log}")
+        return True
+
     def request(self, method, path, body=None):
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/api/{path}",

@@ -191,8 +191,8 @@ def test_a_kernel_that_was_left_is_ended_and_one_that_works_is_not(serve, simula
         wait_until(lambda: left not in kernels_of(server), seconds=60, what="the idle one to end")
         assert kernels_of(server) == {works, without}
         assert held_by_kernels() == {works}
-        assert f"kernel {left} ends and gives back physical 1: idle since" in server.log
-        assert "idle_shutdown is 5 s" in server.log
+        assert server.logs(f"kernel {left} ends and gives back physical 1: idle since")
+        assert server.logs("idle_shutdown is 5 s")
         paths = {one["path"] for one in server.get("sessions").body}
         assert paths == {"works.ipynb", "a.ipynb"}
         end.touch()
@@ -371,7 +371,7 @@ def test_a_server_with_a_wrong_time_serves_and_says_so(serve, simulate):
     simulate("2xH200")
     server = serve("--JupyterGPU.idle_shutdown=soon")
     assert server.get("status").status == 200
-    assert "idle_shutdown" in server.log
+    assert server.logs("idle_shutdown")
     assert ask(server, "leases")[0] == 404
 
 

@@ -136,7 +136,7 @@ def test_a_change_at_once_is_kept_by_restarts_and_ends_with_the_kernel(server):
     assert server.request("DELETE", f"kernels/{kernel}").status == 204
     assert leases() == ()
     assert free_count() == 4
-    assert f"kernel {kernel} gave back physical 2: the kernel has ended" in server.log
+    assert server.logs(f"kernel {kernel} gave back physical 2: the kernel has ended")
 
 
 def test_none_at_once_stays_none_and_some_can_be_had_again(server):
