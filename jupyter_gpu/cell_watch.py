@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _CHANGES_KEPT = 100
 # Names of threads that wait for others' work: IPython's loop for %%bash, executors, queues.
 _WAITING_THREADS = re.compile(
-    r"run_forever|ThreadPoolExecutor|asyncio_|QueueFeeder|QueueManager|ExecutorManager|_watch_pipe"
+    r"run_forever|jupyter-gpu|ThreadPoolExecutor|asyncio_|QueueFeeder|QueueManager|ExecutorManager|_watch_pipe"
 )
 _OUTSIDE = "a thread or a callback"
 # What IPython calls the code of a cell.

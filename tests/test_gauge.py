@@ -1,7 +1,7 @@
 """The gauge of a machine that is an inventory."""
 
 from jupyter_gpu.adapters.gauge import InventoryGauge
-from jupyter_gpu.core.measurement import Reading
+from jupyter_gpu.core.readings import Reading
 from jupyter_gpu.testing import FakeMachine, fake_gpu
 
 

@@ -9,12 +9,12 @@ from jupyter_gpu.core.kernel_process import InForce
 from jupyter_gpu.core.measurement import (
     AllocatorMemory,
     Cell,
-    Reading,
     Recording,
     Sample,
     measurement,
     merged,
 )
+from jupyter_gpu.core.readings import Reading
 
 UUID = "GPU-3"
 INVENTORY = Inventory("nvml", devices=(Device(3, UUID, "NVIDIA H200", memory_total_bytes=1000),))

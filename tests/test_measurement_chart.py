@@ -4,8 +4,9 @@ import dataclasses
 import re
 from xml.etree import ElementTree as ET
 
-from jupyter_gpu.core.measurement import DeviceMeasurement, Measurement, Reading, Sample
+from jupyter_gpu.core.measurement import DeviceMeasurement, Measurement, Sample
 from jupyter_gpu.core.measurement_chart import MOST_DEVICES, chart
+from jupyter_gpu.core.readings import Reading
 
 DEVICE = DeviceMeasurement(
     0, 3, "GPU-3", memory_peak_bytes=1 << 30, utilization_mean_percent=40,

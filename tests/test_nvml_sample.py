@@ -8,7 +8,7 @@ from doubles.fixtures import driver_double, driver_libraries, old_driver_librari
 from doubles.machine import DriverDouble
 
 from jupyter_gpu.adapters.nvml_sample import NVMLGauge
-from jupyter_gpu.core.measurement import Reading
+from jupyter_gpu.core.readings import Reading
 
 __all__ = ["driver_double", "driver_libraries", "old_driver_libraries"]
 

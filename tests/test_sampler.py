@@ -11,7 +11,7 @@ from jupyter_gpu.adapters.sampler import (
     Sampler,
     pause_seconds,
 )
-from jupyter_gpu.core.measurement import Reading
+from jupyter_gpu.core.readings import Reading
 
 FREE = Cost(0.0, 0.0)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from jupyter_gpu.core.devices import Inventory
-from jupyter_gpu.core.measurement import Reading
+from jupyter_gpu.core.readings import Reading
 
 
 class Gauge(Protocol):

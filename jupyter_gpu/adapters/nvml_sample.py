@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from jupyter_gpu.adapters.nvml_gpu import MEMORY_V2, Answer, Ask
 from jupyter_gpu.core import nvml_words
-from jupyter_gpu.core.measurement import Reading
+from jupyter_gpu.core.readings import Reading
 
 _NO_SECOND_VERSION = (
     nvml_words.INVALID_ARGUMENT,

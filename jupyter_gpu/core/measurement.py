@@ -12,32 +12,13 @@ from typing import Literal, TypeVar
 
 from jupyter_gpu.core.devices import Device, Inventory, Kind, Source
 from jupyter_gpu.core.kernel_process import InForce
+from jupyter_gpu.core.readings import Reading
 
 Ending = Literal["done", "failed", "interrupted"]
 _Number = TypeVar("_Number", int, float)
 # Drivers move the energy counter every 20 to 100 ms: in a shorter cell it stands still or jumps.
 COUNTED_FROM_SECONDS = 0.2
 _EXACT_SHARE = 0.98  # of the time between the counter's two readings
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One device at one moment; None is unknown, or not asked this time.
-
-    ``utilization_peak_percent`` is set where several readings have been merged into one.
-    """
-
-    memory_used_bytes: int | None = None
-    utilization_percent: float | None = None
-    power_watts: float | None = None
-    utilization_peak_percent: float | None = None
-
-    @property
-    def highest_percent(self) -> float | None:
-        """The highest utilisation that this reading stands for."""
-        if self.utilization_peak_percent is None:
-            return self.utilization_percent
-        return self.utilization_peak_percent
 
 
 @dataclass(frozen=True, slots=True)
