@@ -27,6 +27,7 @@ PARTS = {
     "g": "open and frozen",
     "h": "what %gpu says in a kernel is true",
     "i": "shares, MPS, CPUs and neighbours",
+    "j": "the monitor beside NVML",
     "f": "timings",
 }
 MINUTES = 8
@@ -55,7 +56,7 @@ def main() -> int:
                 continue
             left = MINUTES * 60 - (time.monotonic() - began)
             print(f"\n== {name}: {PARTS[name]}", flush=True)
-            with findings.part(name, max(1, int(min(left, 240 if name in "fhi" else 120)))):
+            with findings.part(name, max(1, int(min(left, 240 if name in "fhij" else 120)))):
                 prove()
     finally:
         place.close()
@@ -81,7 +82,17 @@ def _arguments() -> argparse.Namespace:
 
 def _parts(place, findings, *, quick: bool) -> dict[str, Callable[[], None]]:
     """Return what proves each part, in the order to run them."""
-    from proofs import children, deaths, exclusive, freezing, sharing, timings, truth, visibility
+    from proofs import (
+        children,
+        deaths,
+        exclusive,
+        freezing,
+        sharing,
+        timings,
+        truth,
+        visibility,
+        watching,
+    )
 
     locks = place.locks_supported()
     hows = children.HOWS[-1:] if quick else children.HOWS
@@ -96,6 +107,7 @@ def _parts(place, findings, *, quick: bool) -> dict[str, Callable[[], None]]:
     }
     proofs = {name: _without_locks(findings, name) for name in leases} if not locks else leases
     proofs["h"] = lambda: truth.prove(place, findings)
+    proofs["j"] = lambda: watching.prove(place, findings)
     proofs["d"] = lambda: visibility.prove(place, findings, quick=quick)
     return {name: proofs[name] for name in PARTS}
 

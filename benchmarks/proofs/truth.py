@@ -59,10 +59,8 @@ def prove(place: Workplace, findings: Findings) -> None:
 
 
 @contextlib.contextmanager
-def _kernel(**environ: str) -> Iterator[object]:
-    """Start a plain ipykernel that loads our extension, as any front end may."""
-    sys.path.insert(0, str(pairs.ROOT / "tests"))
-    from cell_kernel import CellKernel
+def kernel_manager(**environ: str) -> Iterator[object]:
+    """Start a plain ipykernel that loads our extension, as any front end may; give its manager."""
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import KernelManager
 
@@ -71,14 +69,23 @@ def _kernel(**environ: str) -> Iterator[object]:
     manager._kernel_spec = KernelSpec(argv=[*words, "-f", "{connection_file}"], language="python")
     manager.start_kernel(env={**os.environ, **environ})
     try:
+        yield manager
+    finally:
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+
+
+@contextlib.contextmanager
+def _kernel(**environ: str) -> Iterator[object]:
+    sys.path.insert(0, str(pairs.ROOT / "tests"))
+    from cell_kernel import CellKernel
+
+    with kernel_manager(**environ) as manager:
         kernel = CellKernel(manager)
         try:
             yield kernel
         finally:
             kernel.client.stop_channels()
-    finally:
-        manager.shutdown_kernel(now=True)
-        manager.cleanup_resources()
 
 
 def _process(kernel) -> dict:
