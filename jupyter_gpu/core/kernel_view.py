@@ -85,9 +85,9 @@ def kernel_view(overview: Overview, process: KernelProcess, now: datetime) -> Vi
         The present, in the reader's time zone.
     """
     rows = overview.shown
-    lines = [_state(process), _values(process)]
+    lines = [state_words(process), _values(process)]
     if overview.lease is not None:
-        lines.extend(_lease_lines(overview.lease, process, now))
+        lines.extend(lease_lines(overview.lease, process, now))
     elif rows and process.lease_id is None and overview.leasing.exclusive:
         lines.insert(0, "Pick a PyTorch (n GPUs) kernel to have some to yourself.")
     sharing = _sharing(overview, now)
@@ -100,13 +100,13 @@ def kernel_view(overview: Overview, process: KernelProcess, now: datetime) -> Vi
     hidden = tuple(_hidden_row(device, overview, process) for device in _hidden(overview, rows))
     table = Table("Devices of this kernel", _COLUMNS, (*shown, *hidden))
     return View(
-        title=_title(overview, rows),
+        title=title_words(overview, rows),
         machine=machine_words(overview.inventory),
         notices=process.notices,
         tables=(table,) if table.rows else (),
         lines=(*lines, *queue_lines(overview), *limit_lines(overview)),
         notes=(
-            *_mismatches(overview, process, rows),
+            *mismatches(overview, process, rows),
             *machine_notes(overview.inventory, overview.leasing),
             *site_notes(overview),
             *process.advice,
@@ -115,7 +115,8 @@ def kernel_view(overview: Overview, process: KernelProcess, now: datetime) -> Vi
     )
 
 
-def _title(overview: Overview, rows: tuple[InForce, ...]) -> str:
+def title_words(overview: Overview, rows: tuple[InForce, ...]) -> str:
+    """Say how many devices are this kernel's; ``rows`` are what is visible in it."""
     total = len(overview.inventory.gpus)
     if overview.lease is not None:
         return _own_title(overview, overview.lease, rows)
@@ -198,7 +199,7 @@ def _values(process: KernelProcess) -> str:
     return f"CUDA_VISIBLE_DEVICES: {started}; {by_now}; in force {in_force}"
 
 
-def _lease_lines(lease: Lease, process: KernelProcess, now: datetime) -> tuple[str, ...]:
+def lease_lines(lease: Lease, process: KernelProcess, now: datetime) -> tuple[str, ...]:
     """Say whose the lease is and since when, where the request came from, and how hard it caps."""
     record = lease.record
     asked = record.request.in_words()
@@ -230,7 +231,7 @@ def _lease_line(lease: Lease, process: KernelProcess, now: datetime) -> str:
     return f"{words} Why these: {'; '.join(record.because)}." if record.because else words
 
 
-def _mismatches(
+def mismatches(
     overview: Overview, process: KernelProcess, rows: tuple[InForce, ...]
 ) -> tuple[str, ...]:
     """Return where the value, the driver and the lease do not agree, and the value's own notes."""
@@ -260,7 +261,7 @@ def _mismatches(
     return tuple(notes)
 
 
-def _state(process: KernelProcess) -> str:
+def state_words(process: KernelProcess) -> str:
     """Say what CUDA does in this process, since when, and what was imported."""
     history = process.history
     if process.state == "frozen" and history.frozen is not None:
