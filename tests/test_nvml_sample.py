@@ -102,6 +102,6 @@ def test_a_device_without_a_handle_is_not_asked_about(sensors):
     def ask(*question):
         raise AssertionError(question)
 
-    gauge = NVMLGauge(ask, (None,))
-    assert gauge.read(sensors=sensors) == (Reading(),)
+    gauge = NVMLGauge(ask, lambda: ("It is gone.",))
+    assert gauge.read(sensors=sensors, processes=True) == (Reading(problem="It is gone."),)
     assert gauge.energy_joules() == (None,)

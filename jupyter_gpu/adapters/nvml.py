@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jupyter_gpu.adapters.gauge import Gauge
+    from jupyter_gpu.adapters.nvml_sample import Found
     from jupyter_gpu.core.topology import Topology
+
+_CLOSED = "This connection to NVML is closed."
 
 
 class NVMLMachine:
@@ -101,11 +104,30 @@ class NVMLMachine:
         nothing.
         """
         # Only where a cell is measured: every command imports this module.
-        from jupyter_gpu.adapters.nvml_sample import NVMLGauge, find_handles  # noqa: PLC0415
+        from jupyter_gpu.adapters.nvml_sample import NVMLGauge  # noqa: PLC0415
 
         with self._lock:
-            handles = () if self._open() is not None else find_handles(self._ask, uuids)
-        return NVMLGauge(self._ask_in_turn, handles or (None,) * len(uuids))
+            failure = self._open()
+        reason = _CLOSED if failure is None else failure.problem
+        return NVMLGauge(self._ask_in_turn, lambda: self._find(uuids, reason or _CLOSED))
+
+    def _find(self, uuids: Sequence[str], reason: str) -> Sequence[Found | str]:
+        """Return the handles of devices; the reason for each where this machine is not open.
+
+        Called by a gauge, at first and when NVML is down: then it is opened again, as in ``read``,
+        unless it was we who closed it.
+        """
+        from jupyter_gpu.adapters.nvml_sample import find_handles  # noqa: PLC0415 - as above
+
+        with self._lock:
+            if self._nvml is None:
+                return (reason,) * len(uuids)
+            if self._ask("nvmlDeviceGetCount").code == nvml_words.UNINITIALIZED:
+                self._shutdown()
+                failure = self._open()
+                if failure is not None:
+                    return (failure.problem or reason,) * len(uuids)
+            return find_handles(self._ask, uuids)
 
     def _ask_in_turn(self, name: str, *arguments: object) -> Answer:
         """Ask one question between those of other threads."""

@@ -22,9 +22,9 @@ PROHIBITED = 2  # nvml.h: nvmlComputeMode_t
 EXCLUSIVE_PROCESS = 3
 
 # A GPU or a driver that lacks a feature is healthy all the same.
-_LACKING = (nvml_words.NOT_SUPPORTED, nvml_words.FUNCTION_NOT_FOUND)
+LACKING = (nvml_words.NOT_SUPPORTED, nvml_words.FUNCTION_NOT_FOUND)
 # Whatever was asked, these say that the GPU itself is gone.
-_FATAL = (nvml_words.GPU_IS_LOST, nvml_words.RESET_REQUIRED)
+FATAL = (nvml_words.GPU_IS_LOST, nvml_words.RESET_REQUIRED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class Answer:
 
 
 Ask = Callable[..., Answer]
+# Told of every code, and of those that are harmless.
+Note = Callable[[int, tuple[int, ...]], None]
 
 
 class GPUReader:
@@ -161,43 +163,12 @@ class GPUReader:
         )
 
     def _memory(self, handle: object) -> tuple[int | None, int | None]:
-        """Return total and used bytes; both unknown where the total is 0 or memory is shared.
-
-        Version 2 does not count what the driver reserves: on an idle H200 it says 0 bytes are used
-        where version 1 says 645 MB.
-        """
-        name = "nvmlDeviceGetMemoryInfo"
-        memory = self._raw_ask(name, handle, MEMORY_V2)
-        if memory.code in (
-            nvml_words.INVALID_ARGUMENT,
-            nvml_words.FUNCTION_NOT_FOUND,
-            nvml_words.ARGUMENT_VERSION_MISMATCH,
-        ):
-            memory = self._raw_ask(name, handle)
-        self._note(memory.code, _LACKING)
-        if memory.code or not memory.value.total:
-            return None, None
-        return int(memory.value.total), int(memory.value.used)
+        return memory_of(self._raw_ask, handle, self._note)
 
     def _processes(self, handle: object) -> tuple[Process, ...]:
-        """Return the compute processes, clients of an MPS server included, by pid."""
-        memory_of: dict[int, int | None] = {}
-        for name in (
-            "nvmlDeviceGetComputeRunningProcesses",
-            "nvmlDeviceGetMPSComputeRunningProcesses",
-        ):
-            answer = self._raw_ask(name, handle)
-            if answer.code in (nvml_words.FUNCTION_NOT_FOUND, nvml_words.INSUFFICIENT_SIZE):
-                # A driver before 510, or a list that grew between its two calls.
-                answer = self._raw_ask(f"{name}_v2", handle)
-            self._note(answer.code, _LACKING)
-            for process in answer.value or ():
-                pid = int(process.pid)
-                known = (memory_of.get(pid), process.usedGpuMemory)
-                memory_of[pid] = max((int(one) for one in known if one is not None), default=None)
-        return tuple(Process(pid, memory_of[pid]) for pid in sorted(memory_of))
+        return processes_of(self._raw_ask, handle, self._note)
 
-    def _must(self, name: str, *arguments: object, lacking: tuple[int, ...] = _LACKING) -> Answer:
+    def _must(self, name: str, *arguments: object, lacking: tuple[int, ...] = LACKING) -> Answer:
         """Ask what a lease depends on: any error but a lacking feature is the GPU's problem."""
         answer = self._raw_ask(name, *arguments)
         self._note(answer.code, lacking)
@@ -206,7 +177,7 @@ class GPUReader:
     def _may(self, name: str, *arguments: object) -> Answer:
         """Ask what is only shown: an error leaves it unknown, unless it says the GPU is gone."""
         answer = self._raw_ask(name, *arguments)
-        if answer.code in _FATAL:
+        if answer.code in FATAL:
             self._note(answer.code, ())
         return answer
 
@@ -214,6 +185,45 @@ class GPUReader:
         """Remember the first error that is not harmless."""
         if code not in harmless:
             self._code = self._code or code
+
+
+def memory_of(ask: Ask, handle: object, note: Note) -> tuple[int | None, int | None]:
+    """Return total and used bytes; both unknown where the total is 0 or memory is shared.
+
+    Version 2 does not count what the driver reserves: on an idle H200 it says 0 bytes are used
+    where version 1 says 645 MB.
+    """
+    name = "nvmlDeviceGetMemoryInfo"
+    memory = ask(name, handle, MEMORY_V2)
+    if memory.code in (
+        nvml_words.INVALID_ARGUMENT,
+        nvml_words.FUNCTION_NOT_FOUND,
+        nvml_words.ARGUMENT_VERSION_MISMATCH,
+    ):
+        memory = ask(name, handle)
+    note(memory.code, LACKING)
+    if memory.code or not memory.value.total:
+        return None, None
+    return int(memory.value.total), int(memory.value.used)
+
+
+def processes_of(ask: Ask, handle: object, note: Note) -> tuple[Process, ...]:
+    """Return the compute processes, clients of an MPS server included, by pid."""
+    memory_by: dict[int, int | None] = {}
+    for name in (
+        "nvmlDeviceGetComputeRunningProcesses",
+        "nvmlDeviceGetMPSComputeRunningProcesses",
+    ):
+        answer = ask(name, handle)
+        if answer.code in (nvml_words.FUNCTION_NOT_FOUND, nvml_words.INSUFFICIENT_SIZE):
+            # A driver before 510, or a list that grew between its two calls.
+            answer = ask(f"{name}_v2", handle)
+        note(answer.code, LACKING)
+        for process in answer.value or ():
+            pid = int(process.pid)
+            known = (memory_by.get(pid), process.usedGpuMemory)
+            memory_by[pid] = max((int(one) for one in known if one is not None), default=None)
+    return tuple(Process(pid, memory_by[pid]) for pid in sorted(memory_by))
 
 
 def profile_of(name: str) -> str | None:

@@ -7,89 +7,126 @@ that never raises.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from jupyter_gpu.adapters.nvml_gpu import MEMORY_V2, Answer, Ask
+from jupyter_gpu.adapters.gauge import UNLISTED_BY
+from jupyter_gpu.adapters.nvml_gpu import (
+    FATAL,
+    TEMPERATURE_OF_THE_CHIP,
+    Ask,
+    memory_of,
+    processes_of,
+)
 from jupyter_gpu.core import nvml_words
 from jupyter_gpu.core.readings import Reading
 
-_NO_SECOND_VERSION = (
-    nvml_words.INVALID_ARGUMENT,
-    nvml_words.FUNCTION_NOT_FOUND,
-    nvml_words.ARGUMENT_VERSION_MISMATCH,
-)
+UNLISTED = UNLISTED_BY["nvml"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The handle of a device, and the physical index that names it to people."""
+
+    index: int
+    handle: object
 
 
 class NVMLGauge:
-    """Reads the devices behind some handles; a device without a handle is unknown.
+    """Reads the devices behind some handles; a device without one is unknown.
 
     Parameters
     ----------
     ask
         Calls one function of pynvml, at any time and from any thread.
-    handles
-        The answers that hold the devices' handles.
+    find
+        Returns for each device its handle, or a sentence that says why there is none. Called at
+        once, and again when NVML has been shut down by another library in this process.
     """
 
-    def __init__(self, ask: Ask, handles: Sequence[Answer | None]) -> None:
-        self._ask, self._handles = ask, tuple(handles)
+    def __init__(self, ask: Ask, find: Callable[[], Sequence[Found | str]]) -> None:
+        self._ask, self._find = ask, find
+        self._found = tuple(find())
 
-    def read(self, *, sensors: bool = True) -> tuple[Reading, ...]:
-        """Return the devices now; without sensors only their memory."""
-        return tuple(self._reading(handle, sensors=sensors) for handle in self._handles)
+    def read(self, *, sensors: bool = True, processes: bool = False) -> tuple[Reading, ...]:
+        """Return the devices now; see ``Gauge``."""
+        down = False
+        readings = []
+        for found in self._found:
+            reading, code = self._reading(found, sensors=sensors, processes=processes)
+            readings.append(reading)
+            down = down or code == nvml_words.UNINITIALIZED
+        if down:
+            self._found = tuple(self._find())
+            readings = [
+                self._reading(found, sensors=sensors, processes=processes)[0]
+                for found in self._found
+            ]
+        return tuple(readings)
 
     def energy_joules(self) -> tuple[float | None, ...]:
         """Return each device's energy since the driver was loaded, None where it has no counter.
 
         A MIG device has none: the counter is the whole GPU's.
         """
-        return tuple(self._energy(handle) for handle in self._handles)
+        return tuple(self._energy(found) for found in self._found)
 
-    def _reading(self, handle: Answer | None, *, sensors: bool) -> Reading:
-        if handle is None:
-            return Reading()
-        used = self._memory_used(handle.value)
-        if not sensors:
-            return Reading(used)
-        rates = self._ask("nvmlDeviceGetUtilizationRates", handle.value)
-        power = self._ask("nvmlDeviceGetPowerUsage", handle.value)
+    def _reading(
+        self, found: Found | str, *, sensors: bool, processes: bool
+    ) -> tuple[Reading, int]:
+        """Return a device now, and the first error that is its problem."""
+        if isinstance(found, str):
+            return Reading(problem=found), nvml_words.SUCCESS
+        codes: list[int] = []
+
+        def note(code: int, harmless: tuple[int, ...]) -> None:
+            if code and code not in harmless:
+                codes.append(code)
+
+        def sensor(name: str, *arguments: object) -> Any:  # noqa: ANN401 - pynvml's
+            answer = self._ask(name, found.handle, *arguments)
+            if answer.code in (*FATAL, nvml_words.UNINITIALIZED):
+                codes.append(answer.code)
+            return answer.value
+
+        _, used = memory_of(self._ask, found.handle, note)
+        running = processes_of(self._ask, found.handle, note) if processes else None
+        rates = sensor("nvmlDeviceGetUtilizationRates") if sensors else None
+        milliwatts = sensor("nvmlDeviceGetPowerUsage") if sensors else None
+        celsius = sensor("nvmlDeviceGetTemperature", TEMPERATURE_OF_THE_CHIP) if sensors else None
         return Reading(
             used,
-            None if rates.code else float(rates.value.gpu),
-            None if power.code else power.value / 1000,
-        )
+            None if rates is None else float(rates.gpu),
+            None if milliwatts is None else milliwatts / 1000,
+            temperature_celsius=None if celsius is None else int(celsius),
+            processes=running,
+            problem=nvml_words.gpu_problem(found.index, codes[0]) if codes else None,
+        ), codes[0] if codes else nvml_words.SUCCESS
 
-    def _memory_used(self, handle: object) -> int | None:
-        """Return the bytes in use, as GPUReader counts them: without what the driver reserves."""
-        name = "nvmlDeviceGetMemoryInfo"
-        memory = self._ask(name, handle, MEMORY_V2)
-        if memory.code in _NO_SECOND_VERSION:
-            memory = self._ask(name, handle)
-        return None if memory.code or not memory.value.total else int(memory.value.used)
-
-    def _energy(self, handle: Answer | None) -> float | None:
-        if handle is None:
+    def _energy(self, found: Found | str) -> float | None:
+        if isinstance(found, str):
             return None
-        millijoules = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle.value)
+        millijoules = self._ask("nvmlDeviceGetTotalEnergyConsumption", found.handle)
         return None if millijoules.code else millijoules.value / 1000
 
 
-def find_handles(ask: Ask, uuids: Sequence[str]) -> tuple[Answer | None, ...]:
-    """Return the handles of devices, None for one that is not found.
+def find_handles(ask: Ask, uuids: Sequence[str]) -> tuple[Found | str, ...]:
+    """Return the handles of devices, a sentence for one that is not found.
 
     By index, as the inventory is read: one lost GPU breaks the look-up of others by UUID.
     """
-    found: dict[str | None, Answer] = {}
+    found: dict[str | None, Found] = {}
     count = ask("nvmlDeviceGetCount")
     for index in range(0 if count.code else int(count.value)):
         handle = ask("nvmlDeviceGetHandleByIndex", index)
         if handle.code:
             continue
-        found[ask("nvmlDeviceGetUUID", handle.value).text] = handle
+        found[ask("nvmlDeviceGetUUID", handle.value).text] = Found(index, handle.value)
         if any(uuid.startswith("MIG-") and uuid not in found for uuid in uuids):
             slots = ask("nvmlDeviceGetMaxMigDeviceCount", handle.value)
             for slot in range(0 if slots.code else int(slots.value)):
                 part = ask("nvmlDeviceGetMigDeviceHandleByIndex", handle.value, slot)
                 if not part.code:
-                    found[ask("nvmlDeviceGetUUID", part.value).text] = part
-    return tuple(found.get(uuid) for uuid in uuids)
+                    found[ask("nvmlDeviceGetUUID", part.value).text] = Found(index, part.value)
+    return tuple(found.get(uuid, UNLISTED) for uuid in uuids)

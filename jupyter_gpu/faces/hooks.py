@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from jupyter_gpu.core.variables import VISIBLE
 
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 _BEFORE, _AFTER = "pre_run_cell", "post_run_cell"
 # What a misspelt name of the variable has in common with it.
 _NAME_BEGINS = VISIBLE[:6]
+
+
+class CellListener(Protocol):
+    """Who wants to know when the kernel works."""
+
+    def cell_begins(self, number: int | None) -> None:
+        """Take note that a cell begins; its number is None where it has none."""
+
+    def cells_end(self) -> None:
+        """Take note that it has ended, with all that ran inside it."""
 
 
 class CellHooks:
@@ -56,6 +66,22 @@ class CellHooks:
         self._running: list[ExecutionInfo] = []
         self._inner: list[tuple[str, BaseException]] = []
         self._ahead = _counts_ahead(shell)
+        self._listeners: tuple[CellListener, ...] = ()
+        # The cell that runs and whose beginning was not seen, because it has loaded us.
+        self._unseen: ExecutionInfo | None = None
+
+    def tell(self, listener: CellListener) -> None:
+        """Tell a listener of every cell from now on, the one that runs now included.
+
+        Cells that other cells run are not told of. A listener that raises is told nothing more.
+        """
+        self._listeners = (*self._listeners, listener)
+        if not self._running and self._unseen is None:
+            result = getattr(self._shell.displayhook, "exec_result", None)
+            self._unseen = getattr(result, "info", None)
+        current = self._running[0] if self._running else self._unseen
+        if current is not None:
+            self._tell((listener,), begins=True, number=self._number_of(current))
 
     def register(self) -> None:
         """Ask IPython to call the hooks from the next cell on."""
@@ -69,6 +95,9 @@ class CellHooks:
                 self._shell.events.unregister(event, hook)
         if self._notice is not None:
             self._notice.close()
+        listeners, self._listeners = self._listeners, ()
+        # Of the end of the cell that runs now they would not hear.
+        self._tell(listeners, begins=False)
         self._watch.close()
 
     def pre_run_cell(self, info: ExecutionInfo) -> None:
@@ -77,8 +106,10 @@ class CellHooks:
             self._running.append(info)
             if self._notice is not None:
                 self._notice.cell_begins()
-            number = self._shell.execution_count - self._ahead if info.store_history else None
+            number = self._number_of(info)
             self._watch.begin(number, info.raw_cell or "")
+            if self._listeners and len(self._running) == 1 and self._unseen is None:
+                self._tell(self._listeners, begins=True, number=number)
         except Exception as error:  # noqa: BLE001 - the person's cell runs whatever we do
             self._give_up(error)
 
@@ -92,6 +123,7 @@ class CellHooks:
     def _end(self, result: ExecutionResult | None) -> None:
         info = result.info if result is not None else (self._running or [None])[-1]
         if not any(info is running for running in self._running):
+            self._end_unseen(info)
             return  # an empty cell, or the one that has loaded us: its beginning was not seen
         # Without a result something has ended the cell that IPython does not catch.
         error = None if result is None else result.error_before_exec or result.error_in_exec
@@ -101,8 +133,8 @@ class CellHooks:
             ended = self._watch.end(stopped_at)
             if self._running.pop() is info:
                 break
-        if self._notice is not None and not self._running:
-            self._notice.cells_end()
+        if not self._running:
+            self._end_all()
         source = info.raw_cell or ""
         if self._watch.failure is not None:
             self._give_up(self._watch.failure)
@@ -114,6 +146,36 @@ class CellHooks:
             inner, self._inner = self._inner, []
             for told, raised in (*inner, (source, error)):
                 self._report(ended if told is source else None, told, raised)
+
+    def _end_all(self) -> None:
+        """Note that no cell runs any more of those that were seen to begin."""
+        if self._notice is not None:
+            self._notice.cells_end()
+        if self._listeners and self._unseen is None:
+            self._tell(self._listeners, begins=False)
+
+    def _end_unseen(self, info: ExecutionInfo | None) -> None:
+        """Note that the cell has ended which a listener was told of while it ran already."""
+        if info is not None and info is self._unseen:
+            self._unseen = None
+            self._tell(self._listeners, begins=False)
+
+    def _number_of(self, info: ExecutionInfo) -> int | None:
+        """Return the number of a cell that runs now, None where it has none."""
+        return self._shell.execution_count - self._ahead if info.store_history else None
+
+    def _tell(
+        self, listeners: tuple[CellListener, ...], *, begins: bool, number: int | None = None
+    ) -> None:
+        for listener in listeners:
+            try:
+                if begins:
+                    listener.cell_begins(number)
+                else:
+                    listener.cells_end()
+            except Exception as error:  # noqa: BLE001, PERF203 - the person's cell runs on
+                self._listeners = tuple(one for one in self._listeners if one is not listener)
+                _say(f"jupyter_gpu no longer follows the cells for a monitor ({_words(error)}).")
 
     def _report(self, ended: CellEnd | None, source: str, error: BaseException | None) -> None:
         if os.getpid() != self._watch.launch.pid:
@@ -130,17 +192,25 @@ class CellHooks:
                 display(Shown(view))
 
     def _give_up(self, error: Exception) -> None:
-        what = type(error).__name__
-        with contextlib.suppress(Exception):  # its own words may fail
-            what = f"{what}: {error}"
         with contextlib.suppress(Exception):  # the hooks are off in any case
             self.unregister()
-        with contextlib.suppress(Exception):  # a stream that is closed
-            print(  # noqa: T201 - under the person's cell
-                f"jupyter_gpu no longer watches this kernel's cells ({what}).\n"
-                "Your own code is not affected.  %reload_ext jupyter_gpu  begins anew.",
-                file=sys.stderr,
-            )
+        _say(
+            f"jupyter_gpu no longer watches this kernel's cells ({_words(error)}).\n"
+            "Your own code is not affected.  %reload_ext jupyter_gpu  begins anew."
+        )
+
+
+def _words(error: Exception) -> str:
+    what = type(error).__name__
+    with contextlib.suppress(Exception):  # its own words may fail
+        what = f"{what}: {error}"
+    return what
+
+
+def _say(text: str) -> None:
+    """Print under the person's cell."""
+    with contextlib.suppress(Exception):  # a stream that is closed
+        print(text, file=sys.stderr)  # noqa: T201
 
 
 def _has_news(ended: CellEnd | None) -> bool:

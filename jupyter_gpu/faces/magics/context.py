@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from jupyter_gpu.adapters.machine import SIMULATE, Machine, find_machine
 from jupyter_gpu.kernel_process import look_at_kernel, remember_leased
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from jupyter_gpu.cell_watch import CellWatch
+    from jupyter_gpu.core.history import History
     from jupyter_gpu.core.overview import Overview
+    from jupyter_gpu.faces.hooks import CellHooks
+    from jupyter_gpu.feed import Feed
 
 
 class Context:
@@ -27,15 +31,23 @@ class Context:
         The IPython shell whose magic this is.
     watch
         What has been seen of its cells.
+    hooks
+        Tell when cells begin and end; without them a feed takes it that none runs.
     """
 
-    def __init__(self, shell: InteractiveShell, watch: CellWatch) -> None:
-        self.shell, self.watch = shell, watch
+    def __init__(
+        self, shell: InteractiveShell, watch: CellWatch, hooks: CellHooks | None = None
+    ) -> None:
+        self.shell, self.watch, self._hooks = shell, watch, hooks
+        self._feed: Feed | None = None
         self._opened_for: tuple[int, str | None] | None = None
         self._machine: Machine | None = None
 
     def close(self) -> None:
-        """Close the machine; the next question opens it again."""
+        """Close the machine and the feed; the next question opens them again."""
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            feed.close()
         machine, self._machine, self._opened_for = self._machine, None, None
         if machine is not None:
             machine.__exit__(None, None, None)
@@ -62,7 +74,58 @@ class Context:
             self._machine, self._opened_for = find_machine(os.environ), wanted
         return self._machine
 
+    def feed(self) -> Feed:
+        """Return the feed of this kernel's monitors, made at the first call.
+
+        It reads a machine of its own: a driver that hangs in its thread does not hold up ours.
+        """
+        if self._feed is not None:
+            return self._feed
+        from jupyter_gpu.feed import Feed  # noqa: PLC0415 - only for a monitor
+
+        seen = _SeenFromOutside(self.watch)
+
+        def read(machine: Machine) -> Overview:
+            overview = read_overview(os.environ, machine=machine)
+            remember_leased(self.watch, overview.holdings)
+            process = look_at_kernel(os.environ, overview.inventory, cast("CellWatch", seen))
+            return dataclasses.replace(overview, process=process)
+
+        self._feed = Feed(read, lambda: find_machine(os.environ))
+        if self._hooks is not None:
+            self._hooks.tell(seen)
+            self._hooks.tell(self._feed)
+        return self._feed
+
     @staticmethod
     def now() -> datetime:
         """Return the present in the reader's time zone."""
         return datetime.now().astimezone()
+
+
+class _SeenFromOutside:
+    """What has been seen of the cells, as another thread may ask for it while one runs.
+
+    Only the cell's own thread can tell which of its lines imported or initialised something. Were
+    another one to take note of it first, the cell's end would find nothing new.
+    """
+
+    def __init__(self, watch: CellWatch) -> None:
+        self._watch = watch
+        self.launch, self.known_devices = watch.launch, watch.known_devices
+        self._running: tuple[int, History] | None = None
+
+    def cell_begins(self, number: int | None) -> None:  # noqa: ARG002 - what hooks tell
+        """Keep what is known until now; called in the cell's thread."""
+        self._running = threading.get_ident(), self._watch.history()
+
+    def cells_end(self) -> None:
+        """Let everything be asked again."""
+        self._running = None
+
+    def history(self) -> History:
+        """Return what is known; while a cell runs, in other threads, what was known before it."""
+        running = self._running
+        if running is None or running[0] == threading.get_ident():
+            return self._watch.history()
+        return running[1]
