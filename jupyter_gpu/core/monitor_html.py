@@ -15,7 +15,7 @@ from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.leases import clean
 from jupyter_gpu.core.live import Moment
 from jupyter_gpu.core.machine_view import device_words, limit_lines, queue_lines
-from jupyter_gpu.core.monitor_style import COMPACT, GRID, ROOT, style
+from jupyter_gpu.core.monitor_style import COMPACT, GRID, ROOT, STYLE
 from jupyter_gpu.core.monitor_view import (
     Card,
     Choice,
@@ -57,9 +57,9 @@ def parts(moment: Moment, choice: Choice) -> Parts:
     cards = cards_of(moment, choice)
     rest = _rest_devices(moment, cards)
     return Parts(
-        style(),
+        STYLE,
         _state(moment, _liveness(moment)),
-        f"<div class='{GRID}'>{''.join(map(_numbers, cards))}</div>",
+        f"<div class='{GRID}'>{''.join(_numbers(card, choice) for card in cards)}</div>",
         tuple(_card(card, moment, choice) for card in cards),
         _rest_title(moment, rest),
         _rest(moment, rest),
@@ -73,7 +73,7 @@ def page(moment: Moment, choice: Choice) -> str:
     """
     cards = cards_of(moment, choice)
     rest = _rest_devices(moment, cards)
-    shown = "".join(_card(card, moment, choice, _numbers(card)) for card in cards)
+    shown = "".join(_card(card, moment, choice, _numbers(card, choice)) for card in cards)
     title = _rest_title(moment, rest)
     folded = (
         f"<details><summary>{_safe(title)}</summary>{_rest(moment, rest)}</details>"
@@ -81,8 +81,9 @@ def page(moment: Moment, choice: Choice) -> str:
         else ""
     )
     root = f"{ROOT} {COMPACT}" if choice.compact else ROOT
+    when = f"At {moment.at:%H:%M:%S} on {moment.at:%Y-%m-%d}"
     return (
-        f"<div class='{root}'>{style()}{_state(moment, f'At {moment.at:%H:%M:%S}')}"
+        f"<div class='{root}'>{STYLE}{_state(moment, when)}"
         f"<div class='{GRID}'>{shown}</div>{folded}</div>"
     )
 
@@ -105,18 +106,20 @@ def _state(moment: Moment, when: str) -> str:
     listed = f"<ul aria-label='Notes'>{warnings}</ul>" if warnings else ""
     return (
         f"<div class='gs'><p><b>{_safe(title_of(moment))}</b> <span>{_safe(machine)}</span></p>"
-        f"{''.join(lines)}{listed}<p>{_safe(when)}</p></div>"
+        f"{''.join(lines)}{listed}<p class='gt'>{_safe(when)}</p></div>"
     )
 
 
-def _numbers(card: Card) -> str:
+def _numbers(card: Card, choice: Choice) -> str:
     """Return the fast numbers of one device; they stand in the room that its card leaves."""
+    group = f"<div class='gi' role='group' aria-label='{_safe(card.name)}'>"
+    if choice.compact and card.problem is not None:
+        return f"{group}<p class='gx'>{_safe(card.problem)}</p></div>"
     mine, others = _percents(card)
     heat = amount_words(card.temperature_celsius, "°C")
     power = amount_words(card.power_watts, "W")
     return (
-        f"<div class='gi' role='group' aria-label='{_safe(card.name)}'>"
-        f"<b class='gb' style='--m:{mine};--o:{others}'></b>"
+        f"{group}<b class='gb' style='--m:{mine};--o:{others}'></b>"
         f"<p>{memory_split(card)}</p>"
         f"<p class='gn'><span>{load_words(card)}</span> <span>{heat}</span> <span>{power}</span>"
         f"</p></div>"
@@ -137,12 +140,14 @@ def _percent(part_bytes: int, total_bytes: int) -> int:
 
 
 def _card(card: Card, moment: Moment, choice: Choice, numbers: str = "") -> str:
+    total = card.memory_total_bytes
+    memory = "" if total is None else f", {in_gib(total)} GiB"
     heading = (
         f"<p class='gh'><b>{_safe(card.name)}</b>{_safe(card.place)} "
-        f"<span>{_safe(card.model)}</span></p>"
+        f"<span>{_safe(card.model)}{memory}</span></p>"
     )
-    body = "" if choice.compact else _curves(card, moment)
-    return f"<div class='gk'>{heading}{numbers}{body}{_below(card)}</div>"
+    below = "" if choice.compact else f"<div class='gf'>{_curves(card, moment)}{_foot(card)}</div>"
+    return f"<div class='gk'>{heading}{numbers}{below}</div>"
 
 
 def _curves(card: Card, moment: Moment) -> str:
@@ -151,11 +156,11 @@ def _curves(card: Card, moment: Moment) -> str:
     return (
         f"<div class='gc'><div>{load_curve(slots)}Load, at most {load}</div>"
         f"<div>{memory_curve(slots, card.memory_total_bytes)}"
-        f"Memory, at most {in_gib(slots.memory_highest)}</div></div>"
+        f"Memory, at most {in_gib(slots.memory_highest)} GiB</div></div>"
     )
 
 
-def _below(card: Card) -> str:
+def _foot(card: Card) -> str:
     """Return what stands at a card's foot: what is wrong, or else the processes."""
     if card.problem is not None:
         return f"<p class='gx'>{_safe(card.problem)}</p>"
@@ -205,4 +210,5 @@ def _rest(moment: Moment, rest: tuple[Device, ...]) -> str:
         f"<table><thead><tr>{headings}</tr></thead><tbody>{rows}</tbody></table>" if rest else ""
     )
     lines = (*queue_lines(overview), *limit_lines(overview))
-    return table + "".join(f"<p>{_safe(line)}</p>" for line in lines)
+    told = "".join(f"<p>{_safe(line)}</p>" for line in lines)
+    return f"<div class='gr'>{table}{told}</div>"
