@@ -1,8 +1,9 @@
 """GPU leases for Jupyter kernels, and a truthful ``%gpu``.
 
 ``acquire`` leases devices, ``inventory`` tells what the machine has, ``visible`` what the CUDA
-driver makes of ``CUDA_VISIBLE_DEVICES``. Importing this package loads nothing of the GPU stack,
-of IPython or of Jupyter; ``%load_ext jupyter_gpu`` brings the magic.
+driver makes of ``CUDA_VISIBLE_DEVICES``; ``Monitor`` shows a notebook's devices live. Importing
+this package loads nothing of the GPU stack, of IPython or of Jupyter; ``%load_ext jupyter_gpu``
+brings the magic.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from jupyter_gpu.core.devices import Inventory
     from jupyter_gpu.core.visibility import Visible
     from jupyter_gpu.lease import HeldLease
+    from jupyter_gpu.widget import Monitor
 
 __version__ = "0.1.0"
 
 __all__ = [
     "GPUError",
     "ImpossibleRequest",
+    "Monitor",
     "NoDeviceAvailable",
     "RequestError",
     "acquire",
@@ -113,6 +116,15 @@ def visible(value: str | None = _UNSET) -> Visible:
 
     asked = os.environ.get(VISIBLE) if value is _UNSET else value
     return read_value(asked, inventory(), os.environ)
+
+
+def __getattr__(name: str) -> object:
+    """Load ``Monitor`` when it is asked for; Python calls this for a name that is not here yet."""
+    if name == "Monitor":
+        from jupyter_gpu.widget import Monitor  # noqa: PLC0415
+
+        return Monitor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from jupyter_gpu.faces.idle_notice import IdleNotice
     from jupyter_gpu.faces.magics.context import Context
+    from jupyter_gpu.faces.monitor_ends import CellEnds
 
 NAME = "gpu"
 HELP = """\
@@ -32,6 +33,7 @@ HELP = """\
 %gpu check        everything that can be wrong here, and what to do about it
 %gpu use 2        ask for other devices: two;  %gpu use 1,3  for these,
                   %gpu use --devices 3  for that one
+%gpu monitor      watch them while cells run: memory, load, power, processes
 %gpu free         free GPU memory that nothing uses, and say what holds the rest
 %gpu limit 50%    cap what this kernel takes of its GPUs' memory
 %gpu topo         how the GPUs are connected
@@ -42,7 +44,18 @@ HELP = """\
 
 Example:  %gpu map 1,0
           state = %gpu --json"""
-SUBCOMMANDS = ("status", "who", "map", "check", "use", "free", "limit", "topo", "export")
+SUBCOMMANDS = (
+    "status",
+    "who",
+    "map",
+    "check",
+    "use",
+    "monitor",
+    "free",
+    "limit",
+    "topo",
+    "export",
+)
 _MATCHER = "jupyter_gpu.subcommands"
 CELL_HELP = """\
 %%gpu             run the cell and show what it took: memory of each visible
@@ -59,6 +72,7 @@ _WORDS = (*SUBCOMMANDS, *_EVERY_ONES)
 OPTIONS = {
     "use": ("--devices", "--model", "--min-free-memory", "--wait", "--restart"),
     "limit": ("off",),
+    "monitor": ("--interval", "--devices", "--compact", "-o"),
 }
 
 
@@ -69,9 +83,10 @@ class Gate:
         self._shell = shell
         self._watch = CellWatch(Launch.of_this_process())
         self._hooks = CellHooks(
-            shell, self._watch, lambda: self._context().overview(), _idle_notice(shell)
+            shell, self._watch, lambda: self.context().overview(), _idle_notice(shell)
         )
         self._opened: Context | None = None
+        self._cell_ends: CellEnds | None = None
 
     def open(self) -> None:
         """Begin to watch the cells."""
@@ -88,7 +103,7 @@ class Gate:
         """Answer ``%gpu …``; IPython calls this, and shows its docstring for ``%gpu?``."""
         from jupyter_gpu.faces.magic import answer_line  # noqa: PLC0415 - see the module
 
-        return answer_line(self._context(), line)
+        return answer_line(self.context(), line)
 
     line.__doc__ = HELP
 
@@ -96,16 +111,26 @@ class Gate:
         """Answer ``%%gpu``; IPython calls this, and shows its docstring for ``%%gpu?``."""
         from jupyter_gpu.faces.magic import answer_cell  # noqa: PLC0415 - see the module
 
-        return answer_cell(self._context(), line, cell)
+        return answer_cell(self.context(), line, cell)
 
     cell.__doc__ = CELL_HELP
 
-    def _context(self) -> Context:
+    def context(self) -> Context:
+        """Return the kernel as the subcommands see it."""
         if self._opened is None:
             from jupyter_gpu.faces.magics.context import Context  # noqa: PLC0415 - see the module
 
-            self._opened = Context(self._shell, self._watch)
+            self._opened = Context(self._shell, self._watch, self._hooks)
         return self._opened
+
+    def cell_ends(self) -> CellEnds:
+        """Return who is called when a cell has ended."""
+        if self._cell_ends is None:
+            from jupyter_gpu.faces.monitor_ends import CellEnds  # noqa: PLC0415 - rarely
+
+            self._cell_ends = CellEnds()
+            self._hooks.tell(self._cell_ends)
+        return self._cell_ends
 
 
 def load(shell: InteractiveShell) -> None:
@@ -116,6 +141,15 @@ def load(shell: InteractiveShell) -> None:
     if shell.Completer is not None:
         shell.Completer.custom_matchers.append(_matcher())
     gate.open()
+
+
+def gate_of(shell: InteractiveShell) -> Gate:
+    """Return the gate of a shell, which loads the extension if it has not."""
+    if _gate(shell) is None:
+        shell.extension_manager.load_extension("jupyter_gpu")
+    gate = _gate(shell)
+    assert gate is not None, "it is loaded"
+    return gate
 
 
 def unload(shell: InteractiveShell) -> None:
@@ -131,6 +165,12 @@ def unload(shell: InteractiveShell) -> None:
             for matcher in shell.Completer.custom_matchers
             if getattr(matcher, "matcher_identifier", None) != _MATCHER
         ]
+
+
+def _gate(shell: InteractiveShell) -> Gate | None:
+    function = shell.magics_manager.magics["line"].get(NAME)
+    gate = getattr(function, "__self__", None)
+    return gate if isinstance(gate, Gate) else None
 
 
 def _idle_notice(shell: InteractiveShell) -> IdleNotice | None:

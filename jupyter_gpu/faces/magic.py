@@ -5,17 +5,26 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast, runtime_checkable
 
 from jupyter_gpu.core.errors import GPUError, UsageError
 from jupyter_gpu.core.spelling import did_you_mean
 from jupyter_gpu.faces.extension import HELP, SUBCOMMANDS
+from jupyter_gpu.faces.monitor_arguments import show_as_sentence
 from jupyter_gpu.faces.parser import parse
 from jupyter_gpu.faces.shown import Shown
 
 if TYPE_CHECKING:
     from jupyter_gpu.faces.magics.context import Context
-    from jupyter_gpu.faces.magics.subcommand import Subcommand
+    from jupyter_gpu.faces.magics.subcommand import Options, Subcommand
+
+
+@runtime_checkable
+class Shows(Protocol):
+    """A subcommand that shows something by itself, where its answer is not asked for as JSON."""
+
+    def show(self, context: Context, options: Options) -> None:
+        """Show it."""
 
 
 # What is called otherwise on the command line, or stands in another answer.
@@ -34,7 +43,7 @@ def answer_line(context: Context, line: str) -> Shown | Mapping[str, object] | N
     except UsageError as error:
         _refuse(error, "%gpu", line)
     except GPUError as error:
-        _shown_as_sentence(error)
+        show_as_sentence(error)
         raise
     if isinstance(answer, Shown) and _is_lost(context.watch.source, line):
         from IPython.display import display  # noqa: PLC0415 - only inside IPython
@@ -90,6 +99,9 @@ def _answer(context: Context, words: list[str]) -> Shown | Mapping[str, object] 
     options = parse(subcommand, rest, program="%gpu")
     if options is None:
         return None
+    if isinstance(subcommand, Shows) and not options.json:
+        subcommand.show(context, options)
+        return None
     answer = subcommand.answer(context, options)
     return answer.data if options.json else Shown(answer.view)
 
@@ -104,12 +116,6 @@ def _split(line: str, program: str = "%gpu") -> list[str]:
         return shlex.split(line)
     except ValueError as error:
         raise UsageError(f"{program}: {error} in {line!r}") from None
-
-
-def _shown_as_sentence(error: GPUError) -> None:
-    """Make IPython show the error's sentence instead of a traceback through our modules."""
-    lines = str(error).splitlines()
-    error._render_traceback_ = lambda: lines  # type: ignore[attr-defined] # IPython's own protocol
 
 
 def _refuse(error: UsageError, program: str, line: str = "") -> NoReturn:

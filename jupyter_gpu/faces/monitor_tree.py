@@ -1,0 +1,175 @@
+"""The widgets of one live monitor, and what of them is sent when.
+
+They are ipywidgets' own and hold HTML that the pure renderer makes; only their traits are set, from
+whichever thread has news. The fast numbers of all devices are one widget that lies over the
+cards, so that a tick is one small message and a card follows when it is its turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from jupyter_gpu.core.monitor_html import parts
+from jupyter_gpu.core.monitor_style import COMPACT, GRID, OVERLAY, ROOT
+from jupyter_gpu.faces.monitor_turns import Turns, message_bytes
+
+if TYPE_CHECKING:
+    from jupyter_gpu.core.live import Moment
+    from jupyter_gpu.core.monitor_html import Parts
+    from jupyter_gpu.core.monitor_view import Choice
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+_AGAIN = "Look again"
+_BUSY = "Live: the kernel is busy"
+# The fast numbers, the line of the state, and what the button says: none of them waits its turn.
+_FIRST = ("now", "state", "button")
+
+
+class Tree:
+    """The widgets of one monitor.
+
+    Parameters
+    ----------
+    widgets
+        ipywidgets.
+    more_style
+        CSS beside the renderer's own.
+    look_again
+        Called when the button is clicked.
+    views_change
+        Called with how many views there are more, or fewer, than before.
+    compact
+        One line for each device.
+    """
+
+    def __init__(
+        self,
+        widgets: ModuleType,
+        more_style: str,
+        look_again: Callable[[], None],
+        views_change: Callable[[int], None],
+        *,
+        compact: bool = False,
+    ) -> None:
+        self._widgets, self._more_style = widgets, more_style
+        self._lock = threading.RLock()
+        self._turns = Turns()
+        self._closed = False
+        self._style = widgets.HTML()
+        self._shared = {"layout": self._style.layout, "style": self._style.style}
+        self._state, self._now, self._rest = self._html(), self._html(), self._html()
+        self._cards: tuple[Any, ...] = ()
+        self._grid = self._box(GRID)
+        self._stack = self._box(OVERLAY, self._grid, self._now)
+        layout = self._style.layout
+        self._folded = widgets.Accordion(children=(self._rest,), selected_index=None, layout=layout)
+        self._button = widgets.Button(description=_AGAIN, layout=layout)
+        self._button.on_click(lambda _: look_again())
+        self._upper = (self._style, self._state, self._stack)
+        self.root = widgets.VBox(
+            children=(*self._upper, self._button),
+            layout=layout,
+            _dom_classes=(ROOT, COMPACT) if compact else (ROOT,),
+            _view_count=0,
+        )
+        self.root.observe(
+            lambda change: views_change((change["new"] or 0) - (change["old"] or 0)), "_view_count"
+        )
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """What tells a front end to show the widgets."""
+        return {"version_major": 2, "version_minor": 0, "model_id": self.root.model_id}
+
+    def show(self, moment: Moment, choice: Choice, *, whole: bool = False) -> None:
+        """Show a moment; any thread may call this.
+
+        Parameters
+        ----------
+        moment, choice
+            What is shown.
+        whole
+            All of it at once, however many bytes that are: nobody waits for the next tick.
+        """
+        shown = parts(moment, choice)
+        with self._lock:
+            if self._closed:
+                return
+            self._fit(shown)
+            differing = dict(self._differing(shown, running=moment.running))
+            sizes = {part: message_bytes(value) for part, (value, _) in differing.items()}
+            first = {part: sizes[part] for part in _FIRST if part in sizes}
+            rest = {part: size for part, size in sizes.items() if part not in first}
+            chosen = tuple(differing) if whole else self._turns.choose(first, rest)
+            if whole:
+                self._turns.sent(chosen)
+            for part in chosen:
+                value, put = differing[part]
+                put(value)
+
+    def close(self) -> None:
+        """Take the widgets away, in every front end; calling it twice does nothing more."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+            if closed:
+                return
+            boxes = (self.root, self._stack, self._grid, self._folded, self._button)
+            values = (self._state, self._now, self._rest, *self._cards)
+            for widget in (*boxes, *values, self._style):
+                widget.close()
+            for shared in (*self._shared.values(), self._button.style):
+                shared.close()
+
+    def _html(self, value: str = "") -> Any:  # noqa: ANN401 - ipywidgets'
+        return self._widgets.HTML(value, **self._shared)
+
+    def _box(self, name: str, *children: Any) -> Any:  # noqa: ANN401
+        layout = self._style.layout
+        return self._widgets.Box(children=children, layout=layout, _dom_classes=(name,))
+
+    def _fit(self, shown: Parts) -> None:
+        """Have the style, a card for each device, and the rest where there is one.
+
+        They hardly ever change.
+        """
+        style = shown.style + self._more_style
+        if self._style.value != style:
+            self._style.value = style
+        lower = (self._folded, self._button) if shown.rest_title else (self._button,)
+        if self.root.children != (*self._upper, *lower):
+            self.root.children = (*self._upper, *lower)
+        if len(self._cards) == len(shown.cards):
+            return
+        kept = self._cards[: len(shown.cards)]
+        added = tuple(map(self._html, shown.cards[len(kept) :]))
+        gone, self._cards = self._cards[len(kept) :], (*kept, *added)
+        self._grid.children = self._cards
+        for card in gone:
+            card.close()
+
+    def _differing(
+        self, shown: Parts, *, running: bool
+    ) -> Iterator[tuple[str, tuple[str, Callable[[str], None]]]]:
+        """Yield by name each part that differs from what is shown, and what shows it."""
+        htmls = {"now": (self._now, shown.now), "state": (self._state, shown.state)}
+        for number, value in enumerate(shown.cards):
+            htmls[f"card {number}"] = (self._cards[number], value)
+        htmls["rest"] = (self._rest, shown.rest)
+        for part, (widget, value) in htmls.items():
+            if widget.value != value:
+                yield part, (value, partial(setattr, widget, "value"))
+        if self._button.disabled != running:
+            yield "button", (_BUSY if running else _AGAIN, self._say)
+        if self._folded.titles != (shown.rest_title,):
+            yield "title", (shown.rest_title, self._entitle)
+
+    def _say(self, words: str) -> None:
+        with self._button.hold_sync():
+            self._button.description, self._button.disabled = words, words == _BUSY
+
+    def _entitle(self, title: str) -> None:
+        self._folded.titles = (title,)
