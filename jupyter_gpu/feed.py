@@ -12,11 +12,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from jupyter_gpu.core.live import Moment, Past, Point, memory_here
 from jupyter_gpu.core.past import Keeper
+from jupyter_gpu.core.readings import Reading
 from jupyter_gpu.watched import PATIENCE_SECONDS, Sight, WatchedDevices
 
 if TYPE_CHECKING:
@@ -107,6 +109,8 @@ class Feed:
         Reads the whole machine that it is given.
     open_machine
         Returns the machine, not entered yet.
+    which_machine
+        Returns what tells one machine from another; where that changes, it is opened anew.
     clock
         The time.
     """
@@ -115,11 +119,12 @@ class Feed:
         self,
         read_overview: Callable[[Machine], Overview],
         open_machine: Callable[[], Machine],
+        which_machine: Callable[[], object] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self._clock: Clock = clock or SystemClock()
-        self._opening = (read_overview, open_machine)
-        self._devices = WatchedDevices(read_overview, open_machine)
+        self._opening = (read_overview, open_machine, which_machine)
+        self._devices = WatchedDevices(*self._opening)
         self._pid = os.getpid()
         # Not held while anything is read or called. Re-entrant: a monitor that the garbage
         # collector finds may close its watching in the midst of ours.
@@ -132,7 +137,7 @@ class Feed:
         self._ended_at: float | None = None
         self._reading_due = math.inf
         self._read_at = -math.inf
-        self._whole = False
+        self._edge = False
         self._last = (self._clock.monotonic(), self._clock.wall())
 
     @property
@@ -226,7 +231,7 @@ class Feed:
         if self._is_forked():
             devices = WatchedDevices(*self._opening)
             try:
-                return self._moment(devices.read(0.0, uuids, whole=True), Past())
+                return self._moment(devices.read(0.0, uuids, whole=True))
             finally:
                 devices.close()
         with self._lock:
@@ -255,11 +260,10 @@ class Feed:
         if self._stop is not None:
             self._stop.set()
             return
-        self._stop = _Stop()
-        self._thread = threading.Thread(
-            target=self._run, args=(self._stop,), name=THREAD_NAME, daemon=True
-        )
-        self._thread.start()
+        stop = _Stop()
+        thread = threading.Thread(target=self._run, args=(stop,), name=THREAD_NAME, daemon=True)
+        thread.start()
+        self._stop, self._thread = stop, thread
         atexit.register(self.close)
 
     def _end(self) -> None:
@@ -273,7 +277,7 @@ class Feed:
     def _read_soon(self) -> None:
         """Have the devices read, and the listeners called, at the edge of a cell."""
         now = self._clock.monotonic()
-        self._whole = True
+        self._edge = True
         self._reading_due = max(now, self._read_at + _READING_SPACING_SECONDS)
         for watching in self._watchings:
             watching.is_due_at(now)
@@ -317,11 +321,11 @@ class Feed:
         """Read once, and call those whose turn it is."""
         with self._lock:
             now, at = self._clock.monotonic(), self._wall()
-            whole, self._whole = self._whole, False
+            edge, self._edge = self._edge, False
             self._read_at, self._reading_due = now, math.inf
             uuids = sorted({uuid for one in self._watchings for uuid in one.uuids})
             visible = any(not one.uuids for one in self._watchings)
-        sight = self._devices.read(now, uuids, visible=visible, whole=whole)
+        sight = self._devices.read(now, uuids, visible=visible, edge=edge)
         moment = self._keep(sight, at)
         for watching in self._called(now):
             _tell(watching, moment)
@@ -345,7 +349,7 @@ class Feed:
 
     def _keep(self, sight: Sight, at: float) -> Moment:
         """Keep what was read, and return the moment that it is part of."""
-        moment = self._moment(sight, Past())
+        moment = self._moment(sight)
         own, known = moment.own_pids, sight.overview.known
         points = {
             uuid: Point(
@@ -357,14 +361,17 @@ class Feed:
                 reading.temperature_celsius,
             )
             for uuid, reading in sight.readings.items()
+            if reading != Reading(problem=reading.problem)  # a gap stays a gap
         }
         with self._lock:
             self._keeper.add(points)
-            return self._moment(sight, self._keeper.past())
+            return replace(moment, past=self._keeper.past(), running=self.running)
 
-    def _moment(self, sight: Sight, past: Past) -> Moment:
+    def _moment(self, sight: Sight) -> Moment:
         at = datetime.fromtimestamp(self._clock.wall()).astimezone()
-        return Moment(at, sight.overview, sight.readings, past, self.running, sight.problem)
+        return Moment(
+            at, sight.overview, sight.readings, running=self.running, problem=sight.problem
+        )
 
     def _wall(self) -> float:
         """Return the time. Where the clock has gone back, what is kept goes back with it."""

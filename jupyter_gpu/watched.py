@@ -7,11 +7,13 @@ cannot be read becomes words; the next reading begins afresh.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from jupyter_gpu.adapters.gauge import UNLISTED_BY
 from jupyter_gpu.core.devices import Inventory
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.readings import Reading
@@ -53,6 +55,8 @@ class WatchedDevices:
         Reads the whole machine.
     open_machine
         Returns the machine, not entered yet; called at the first reading.
+    which_machine
+        Returns what tells one machine from another; where that changes, it is opened anew.
     patience_seconds
         How long to wait for another thread whose reading does not come to its end.
     """
@@ -61,22 +65,31 @@ class WatchedDevices:
         self,
         read_overview: Callable[[Machine], Overview],
         open_machine: Callable[[], Machine],
+        which_machine: Callable[[], object] = lambda: None,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._read_overview, self._open_machine = read_overview, open_machine
+        self._which_machine, self._opened_for = which_machine, which_machine()
         self._patience_seconds = patience_seconds
         self._lock = threading.Lock()
         self._machine: Machine | None = None
         self._gauge: Gauge | None = None
         self._wanted: tuple[str, ...] = ()
-        self._overview = _nothing(None)
+        self._overview = _nothing()
         self._read_at: float | None = None
         self._signs: _Signs = {}
-        self._due = False
+        self._indices: dict[str, int] = {}
+        self._due = self._failed = False
         self._silence: str | None = None
 
     def read(
-        self, now: float, uuids: Sequence[str], *, visible: bool = True, whole: bool = False
+        self,
+        now: float,
+        uuids: Sequence[str],
+        *,
+        visible: bool = True,
+        whole: bool = False,
+        edge: bool = False,
     ) -> Sight:
         """Return the devices now, the machine around them as it was some seconds ago at most.
 
@@ -90,56 +103,73 @@ class WatchedDevices:
             Also read those that are visible.
         whole
             Read the whole machine now.
+        edge
+            Read it soon: a cell has begun or ended.
         """
         if not self._lock.acquire(timeout=self._patience_seconds):
             return Sight(self._overview, self._unknown(), HANGS)
         try:
-            return self._sight(now, uuids, visible=visible, whole=whole)
+            self._due = self._due or edge
+            sight = self._sight(now, uuids, visible=visible, whole=whole)
+            self._failed = False
         except Exception as error:  # noqa: BLE001 - whatever it is, the next reading may succeed
-            self._gauge, self._due = None, True
-            self._signs = {}
-            return Sight(self._overview, self._unknown(), str(error) or type(error).__name__)
+            self._due, self._failed = not self._failed, True
+            self._gauge, self._signs = None, {}
+            return Sight(self._overview, self._unknown(), _words(error))
         finally:
             self._lock.release()
+        return sight
 
     def close(self) -> bool:
         """Close the machine; a later reading opens it again. False where a reading hangs."""
         if not self._lock.acquire(timeout=self._patience_seconds):
             return False
         try:
-            machine, self._machine, self._gauge, self._read_at = self._machine, None, None, None
-            if machine is not None:
-                machine.__exit__(None, None, None)
+            self._shut()
         finally:
             self._lock.release()
         return True
 
-    def _sight(self, now: float, uuids: Sequence[str], *, visible: bool, whole: bool) -> Sight:
+    def _shut(self) -> None:
+        machine, self._machine, self._gauge, self._read_at = self._machine, None, None, None
+        if machine is not None:
+            machine.__exit__(None, None, None)
+
+    def _open(self) -> Machine:
+        """Return the machine that is meant now."""
+        wanted = self._which_machine()
+        if self._machine is not None and wanted != self._opened_for:
+            self._shut()
+            self._overview, self._silence, self._signs, self._indices = _nothing(), None, {}, {}
         if self._machine is None:
-            self._machine = self._open_machine().__enter__()
-        age = None if self._read_at is None else now - self._read_at
+            self._machine, self._opened_for = self._open_machine().__enter__(), wanted
+        return self._machine
+
+    def _sight(self, now: float, uuids: Sequence[str], *, visible: bool, whole: bool) -> Sight:
+        machine = self._open()
+        age = math.inf if self._read_at is None else now - self._read_at
         every = TROUBLED_SECONDS if self._troubled() else OVERVIEW_SECONDS
-        if self._due and age is not None:
-            every = SPACING_SECONDS
-        fresh = whole or age is None or not 0 <= age < every
+        fresh = whole or age >= (SPACING_SECONDS if self._due else every)
         if fresh:
-            self._look_around(self._machine, now)
-        readings = self._read_devices(self._machine, uuids, visible=visible)
-        signs = _signs(readings)
-        changed, self._signs = signs != self._signs, signs
-        if changed and not fresh:
+            self._look_around(machine, now)
+        readings = self._read_devices(machine, uuids, visible=visible)
+        if _signs(readings) != self._signs and not fresh:
             self._due = True
-            if age is not None and age >= SPACING_SECONDS:
-                self._look_around(self._machine, now)
-                readings = self._read_devices(self._machine, uuids, visible=visible)
-                self._signs = _signs(readings)
+            if age >= SPACING_SECONDS:
+                self._look_around(machine, now)
+                readings = self._read_devices(machine, uuids, visible=visible)
+        self._signs = _signs(readings)
         return Sight(self._overview, readings, self._silence)
 
     def _look_around(self, machine: Machine, now: float) -> None:
         """Read the whole machine. Where it has fallen silent, its devices are kept as they were."""
         self._read_at, self._due = now, False
         self._gauge = None  # so that what was unplugged and is back gets a new handle
-        overview = self._read_overview(machine)
+        try:
+            overview = self._read_overview(machine)
+        except Exception as error:  # noqa: BLE001 - the devices may answer all the same
+            self._silence = _words(error)
+            return
         inventory, known = overview.inventory, self._overview
         self._silence = None
         if inventory.problem is not None and not inventory.devices and known.inventory.devices:
@@ -148,6 +178,7 @@ class WatchedDevices:
                 overview, inventory=known.inventory, visible=known.visible, seen=known.seen
             )
         self._overview = overview
+        self._indices |= {one.uuid: one.index for one in inventory.devices if one.uuid}
 
     def _read_devices(
         self, machine: Machine, uuids: Sequence[str], *, visible: bool
@@ -158,23 +189,46 @@ class WatchedDevices:
             self._wanted = wanted
             self._gauge = machine.gauge(wanted)
         found = self._gauge.read(processes=True) if wanted else ()
-        return dict(zip(wanted, found, strict=True))
+        return {
+            uuid: self._explained(uuid, reading)
+            for uuid, reading in zip(wanted, found, strict=True)
+        }
+
+    def _explained(self, uuid: str, reading: Reading) -> Reading:
+        """Return a reading whose problem says as much as the whole machine does, and no more."""
+        if reading.problem is None:
+            return reading
+        if reading.problem == self._silence:
+            return self._unread(uuid)
+        if reading.problem in UNLISTED_BY.values():
+            # A GPU may be so lost that it is listed without its name.
+            index = self._indices.get(uuid)
+            nameless = (one for one in self._overview.inventory.devices if one.uuid is None)
+            problem = next((one.problem for one in nameless if one.index == index), None)
+            return replace(reading, problem=problem or reading.problem)
+        return reading
 
     def _troubled(self) -> bool:
-        return self._silence is not None or any(problem for *_, problem in self._signs.values())
+        if self._failed or self._silence is not None:
+            return True
+        return any(problem is not None for *_, problem in self._signs.values())
 
     def _unknown(self) -> Mapping[str, Reading]:
-        """Return the devices as nobody can read them; why, is said once for all."""
-        found = {}
-        for uuid in self._wanted:
-            device = self._overview.inventory.find(uuid)
-            name = "This device" if device is None else f"GPU {device.index}"
-            found[uuid] = Reading(problem=f"{name} cannot be read now.")
-        return found
+        return {uuid: self._unread(uuid) for uuid in self._wanted}
+
+    def _unread(self, uuid: str) -> Reading:
+        """Return a device that nobody can read; why, is said once for all."""
+        index = self._indices.get(uuid)
+        name = "This device" if index is None else f"GPU {index}"
+        return Reading(problem=f"{name} cannot be read now.")
 
 
-def _nothing(problem: str | None) -> Overview:
-    return Overview(Inventory("none", problem=problem), Visible(None, (), None, ()))
+def _nothing() -> Overview:
+    return Overview(Inventory("none"), Visible(None, (), None, ()))
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _signs(readings: Mapping[str, Reading]) -> _Signs:

@@ -56,8 +56,9 @@ class Past:
 class Moment:
     """Everything that a monitor shows at one moment.
 
-    ``overview`` may be some seconds older than ``readings``, which are those of its visible devices
-    by UUID; ``at`` is the present in the reader's time zone; ``running`` tells whether a cell runs.
+    ``overview`` may be some seconds older than ``readings``, which are those of the watched devices
+    by UUID, the visible ones unless others are named; ``at`` is the present in the reader's time
+    zone; ``running`` tells whether a cell runs.
     ``problem`` is a sentence about what could not be read at all.
     """
 

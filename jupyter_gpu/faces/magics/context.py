@@ -91,7 +91,7 @@ class Context:
             process = look_at_kernel(os.environ, overview.inventory, cast("CellWatch", seen))
             return dataclasses.replace(overview, process=process)
 
-        self._feed = Feed(read, lambda: find_machine(os.environ))
+        self._feed = Feed(read, lambda: find_machine(os.environ), lambda: os.environ.get(SIMULATE))
         if self._hooks is not None:
             self._hooks.tell(seen)
             self._hooks.tell(self._feed)
