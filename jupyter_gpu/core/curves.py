@@ -21,8 +21,9 @@ from jupyter_gpu.core.quantities import in_gib
 SPAN_SECONDS = 300
 SLOT_SECONDS = 5
 SLOTS = SPAN_SECONDS // SLOT_SECONDS
+SPAN_WORDS = f"{SPAN_SECONDS // 60} minutes"
 HEIGHT = 24
-PATH_BYTES = 270
+PATH_BYTES = 260
 _MINUTE = 60
 _BRIDGED = 2  # readings so many slots apart are still one line, whatever the interval
 _HALVINGS = 4  # enough for a curve of nothing but gaps
@@ -93,7 +94,7 @@ def load_curve(slots: Slots) -> str:
         f"Load: now {_percent(slots.load_now)}, highest {_percent(slots.load_highest)}, "
         f"{over_words(slots.seconds)}"
     )
-    return _svg(label, line(slots.load, 100), "gl")
+    return _svg(label, line(slots.load, 100))
 
 
 def memory_curve(slots: Slots, total_bytes: int | None) -> str:
@@ -188,7 +189,8 @@ def _percent(value: float | None) -> str:
 
 
 def _svg(label: str, path: str, kind: str = "") -> str:
-    drawn = f"<path class='{kind}' d='{path}'/>" if path else ""
+    named = f" class='{kind}'" if kind else ""
+    drawn = f"<path{named} d='{path}'/>" if path else ""
     # The label is made of numbers and our own words; escaping it costs nothing.
     return (
         f"<svg viewBox='0 0 {SLOTS - 1} {HEIGHT}' preserveAspectRatio='none' role='img' "

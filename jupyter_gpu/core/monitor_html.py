@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 
-from jupyter_gpu.core.curves import in_slots, load_curve, memory_curve
+from jupyter_gpu.core.curves import SPAN_WORDS, in_slots, load_curve, memory_curve
 from jupyter_gpu.core.devices import Device
 from jupyter_gpu.core.leases import clean
 from jupyter_gpu.core.live import Moment
@@ -58,7 +58,7 @@ def parts(moment: Moment, choice: Choice) -> Parts:
     rest = _rest_devices(moment, cards)
     return Parts(
         STYLE,
-        _state(moment, _liveness(moment)),
+        _state(moment, _liveness(moment), curves=bool(cards) and not choice.compact),
         f"<div class='{GRID}'>{''.join(_numbers(card, choice) for card in cards)}</div>",
         tuple(_card(card, moment, choice) for card in cards),
         _rest_title(moment, rest),
@@ -81,17 +81,15 @@ def page(moment: Moment, choice: Choice) -> str:
         else ""
     )
     root = f"{ROOT} {COMPACT}" if choice.compact else ROOT
-    when = f"At {moment.at:%H:%M:%S} on {moment.at:%Y-%m-%d}"
-    return (
-        f"<div class='{root}'>{STYLE}{_state(moment, when)}"
-        f"<div class='{GRID}'>{shown}</div>{folded}</div>"
-    )
+    when = f"At {moment.at:%H:%M:%S} on {moment.at:%Y-%m-%d}."
+    state = _state(moment, when, curves=bool(cards) and not choice.compact)
+    return f"<div class='{root}'>{STYLE}{state}<div class='{GRID}'>{shown}</div>{folded}</div>"
 
 
 def _liveness(moment: Moment) -> str:
     if moment.running:
-        return "Live while a cell runs"
-    return f"Still since {moment.at:%H:%M:%S}; look again, or run a cell"
+        return "Live while a cell runs."
+    return f"Still since {moment.at:%H:%M:%S}; look again, or run a cell."
 
 
 def _safe(text: str) -> str:
@@ -99,14 +97,15 @@ def _safe(text: str) -> str:
     return html.escape(clean(text), quote=True)
 
 
-def _state(moment: Moment, when: str) -> str:
+def _state(moment: Moment, when: str, *, curves: bool) -> str:
+    about = f" Curves: the last {SPAN_WORDS}." if curves else ""
     machine = machine_words(moment.overview.inventory)
     lines = (f"<p>{_safe(line)}</p>" for line in state_lines(moment))
     warnings = "".join(f"<li>{_safe(warning)}</li>" for warning in warnings_of(moment))
     listed = f"<ul aria-label='Notes'>{warnings}</ul>" if warnings else ""
     return (
         f"<div class='gs'><p><b>{_safe(title_of(moment))}</b> <span>{_safe(machine)}</span></p>"
-        f"{''.join(lines)}{listed}<p class='gt'>{_safe(when)}</p></div>"
+        f"{''.join(lines)}{listed}<p class='gt'>{_safe(when)}{about}</p></div>"
     )
 
 
@@ -121,7 +120,7 @@ def _numbers(card: Card, choice: Choice) -> str:
     return (
         f"{group}<b class='gb' style='--m:{mine};--o:{others}'></b>"
         f"<p>{memory_split(card)}</p>"
-        f"<p class='gn'><span>{load_words(card)}</span> <span>{heat}</span> <span>{power}</span>"
+        f"<p class='gn'><i>Load {load_words(card)}</i> <i>{heat}</i> <i>{power}</i>"
         f"</p></div>"
     )
 
@@ -142,21 +141,21 @@ def _percent(part_bytes: int, total_bytes: int) -> int:
 def _card(card: Card, moment: Moment, choice: Choice, numbers: str = "") -> str:
     total = card.memory_total_bytes
     memory = "" if total is None else f", {in_gib(total)} GiB"
-    heading = (
-        f"<p class='gh'><b>{_safe(card.name)}</b>{_safe(card.place)} "
-        f"<span>{_safe(card.model)}{memory}</span></p>"
-    )
+    before, name, after = map(_safe, card.heading)
+    what = f"<span>{_safe(card.model)}{memory}</span>"
+    heading = f"<p class='gh'>{before}<b>{name}</b>{after} {what}</p>"
     below = "" if choice.compact else f"<div class='gf'>{_curves(card, moment)}{_foot(card)}</div>"
     return f"<div class='gk'>{heading}{numbers}{below}</div>"
 
 
 def _curves(card: Card, moment: Moment) -> str:
     slots = in_slots(card.points, moment.at.timestamp())
-    load = amount_words(slots.load_highest, "%")
+    load, memory = slots.load_highest, slots.memory_highest
+    load_told = "Load not known" if load is None else f"Load up to {amount_words(load, '%')}"
+    memory_told = "Memory not known" if memory is None else f"Memory up to {in_gib(memory)} GiB"
     return (
-        f"<div class='gc'><div>{load_curve(slots)}Load, at most {load}</div>"
-        f"<div>{memory_curve(slots, card.memory_total_bytes)}"
-        f"Memory, at most {in_gib(slots.memory_highest)} GiB</div></div>"
+        f"<div class='gc'><div>{load_curve(slots)}{load_told}</div>"
+        f"<div>{memory_curve(slots, card.memory_total_bytes)}{memory_told}</div></div>"
     )
 
 
@@ -179,18 +178,22 @@ def _process(one: Holding) -> str:
 
 def _rest_devices(moment: Moment, cards: tuple[Card, ...]) -> tuple[Device, ...]:
     shown = {card.uuid for card in cards}
-    return tuple(one for one in moment.overview.inventory.devices if one.uuid not in shown)
+    listed = moment.overview.inventory.devices
+    return tuple(one for one in listed if one.uuid not in shown and not one.mig_mode)
 
 
 def _rest_title(moment: Moment, rest: tuple[Device, ...]) -> str:
-    waiting = len(moment.overview.holdings.waiters)
-    free = sum(standing_words(device, moment.overview) == FREE for device in rest)
-    words = []
+    overview, words = moment.overview, []
     if rest:
-        words.append(f"The other {in_words(len(rest), 'device')}: {free} free")
+        free = sum(standing_words(device, overview) == FREE for device in rest)
+        told = f": {free} free" if overview.leasing.exclusive else ""
+        words.append(f"The other {in_words(len(rest), 'device')}{told}")
+    waiting = len(overview.holdings.waiters)
     if waiting:
-        words.append(f"{waiting} waiting")
-    return ", ".join(words)
+        words.append(f"{waiting} in the queue")
+    if not words and limit_lines(overview):
+        words.append("Limits")
+    return " · ".join(words)
 
 
 def _rest(moment: Moment, rest: tuple[Device, ...]) -> str:

@@ -46,7 +46,7 @@ _RULES = """
  display:grid;grid-template-columns:repeat(auto-fill,minmax(min(264px,100%),1fr));gap:8px
 }
 .jgm .gk,.jgm .gi{
- position:relative;height:214px;padding:7px 10px;border:1px solid transparent;
+ position:relative;height:218px;padding:7px 10px;border:1px solid transparent;
  min-width:0;overflow:hidden
 }
 .jgm .gk{border-color:var(--g3);border-radius:3px;break-inside:avoid}
@@ -67,9 +67,13 @@ _RULES = """
  background:repeating-linear-gradient(135deg,var(--g2) 0 2px,transparent 2px 5px)
 }
 .jgm .gn{display:flex;gap:14px}
+.jgm i{font-style:normal}
 .jgm .gc{display:flex;gap:12px;font-size:11px;line-height:16px}
 .jgm .gc div{flex:1;min-width:0;color:var(--g4)}
-.jgm svg{display:block;width:100%;height:28px;border-bottom:1px solid var(--g3)}
+.jgm svg{
+ display:block;width:100%;height:32px;padding:1px 0;
+ border:solid var(--g3);border-width:1px 0;border-top-style:dotted
+}
 .jgm path{
  fill:none;stroke:var(--g1);stroke-width:1.5;vector-effect:non-scaling-stroke;
  stroke-linecap:round;stroke-linejoin:round
@@ -82,7 +86,7 @@ _RULES = """
 .jgm .gk .gx::before,.jgm .gi .gx::before{
  content:'';border-left:3px solid var(--g2);margin-right:6px
 }
-.jgm table{border-collapse:collapse;margin:4px 0;font:12px/16px inherit;max-width:100%}
+.jgm table{border-collapse:collapse;margin:4px 0;font-size:12px;line-height:16px;max-width:100%}
 .jgm tr{background:none;border:0}
 .jgm th,.jgm td{
  padding:2px 12px 2px 0;border:0;text-align:left;vertical-align:top;max-width:none;
@@ -93,15 +97,24 @@ _RULES = """
 .jgm.gz .gg{grid-template-columns:minmax(0,1fr);gap:0}
 .jgm.gz .gk,.jgm.gz .gi{height:26px;padding:3px 0}
 .jgm.gz .gk{border-width:0 0 1px;border-radius:0}
-.jgm.gz .gi{display:flex;gap:10px;padding-left:40%;border-width:0 0 1px}
+.jgm.gz .gi{
+ display:grid;grid-template-columns:minmax(24px,1fr) 218px 164px;gap:10px;padding-left:36%;
+ border-width:0 0 1px
+}
 .jgm.gz .gk>.gi{inset:0 0 -1px}
-.jgm.gz .gh{max-width:calc(40% - 10px)}
-.jgm.gz .gb{flex:1 1 40px;min-width:24px;height:12px}
-.jgm.gz .gn{flex:none}
-@container (max-width:560px){
- .jgm.gz .gk,.jgm.gz .gi{height:44px}
- .jgm.gz .gi{padding:21px 0 3px}
+.jgm.gz .gh{max-width:calc(36% - 10px)}
+.jgm.gz .gb{height:12px}
+.jgm.gz .gn{display:grid;grid-template-columns:70px 40px 42px;gap:6px;text-align:right}
+.jgm.gz .gi>.gx{grid-column:1/-1}
+@container (max-width:740px){
+ .jgm.gz .gk,.jgm.gz .gi{height:46px}
+ .jgm.gz .gi{padding:22px 0 4px}
  .jgm.gz .gh{max-width:100%}
+}
+@container (max-width:450px){
+ .jgm.gz .gi{grid-template-columns:minmax(24px,1fr) 218px 74px;gap:8px}
+ .jgm.gz .gn{display:block}
+ .jgm.gz .gn i+i{display:none}
 }
 """
 STYLE = f"<style>{''.join(line.strip() for line in _RULES.splitlines())}</style>"

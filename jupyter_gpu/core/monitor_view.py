@@ -21,7 +21,7 @@ from jupyter_gpu.core.kernel_view import (
 )
 from jupyter_gpu.core.leases import clean
 from jupyter_gpu.core.live import Moment, Point, memory_here
-from jupyter_gpu.core.machine_view import limit_lines, queue_lines, site_notes
+from jupyter_gpu.core.machine_view import full_stop, limit_lines, queue_lines, site_notes
 from jupyter_gpu.core.overview import SeenProcess
 from jupyter_gpu.core.quantities import in_gib
 from jupyter_gpu.core.readings import Reading
@@ -29,7 +29,7 @@ from jupyter_gpu.core.view import Column, Table, View, machine_notes, machine_wo
 
 _GONE = "NVML no longer lists it"
 _UUID_LENGTH = 12
-_USER_LENGTH, _COMMAND_LENGTH = 12, 24
+_MODEL_LENGTH, _USER_LENGTH, _COMMAND_LENGTH, _PROBLEM_LENGTH = 32, 12, 24, 240
 _COLUMNS = (
     Column("Visible = physical"),
     Column("Model", shrinks=True),
@@ -108,11 +108,19 @@ class Card:
         return "unknown device" if self.uuid is None else clean(self.uuid)[:_UUID_LENGTH]
 
     @property
-    def place(self) -> str:
-        """What follows the name: ``" = physical 3"``, or that it is not visible."""
+    def heading(self) -> tuple[str, str, str]:
+        """What stands before the name, the name, and what follows it.
+
+        ``("", "cuda:0", " = physical 3")``, or ``("not visible: ", "physical 5", "")``.
+        """
         if self.ordinal is None:
-            return " is not visible"
-        return f" = physical {'unknown' if self.index is None else self.index}"
+            return "not visible: ", self.name, ""
+        return "", self.name, f" = physical {'unknown' if self.index is None else self.index}"
+
+    @property
+    def words(self) -> str:
+        """``"cuda:0 = physical 3"``, ``"not visible: physical 5"``."""
+        return "".join(self.heading)
 
 
 def cards_of(moment: Moment, choice: Choice) -> tuple[Card, ...]:
@@ -152,7 +160,7 @@ def _card(
         row.uuid,
         ordinal,
         device.index,
-        model_words(device),
+        _short(model_words(device), _MODEL_LENGTH),
         device.memory_total_bytes,
         merged.memory_used_bytes,
         memory_here(merged, own, seen),
@@ -181,10 +189,10 @@ def _merged(device: Device, reading: Reading | None) -> Reading:
 
 def _problem(device: Device | None, reading: Reading | None) -> str | None:
     if reading is not None and reading.problem is not None:
-        return clean(reading.problem)
+        return _short(reading.problem, _PROBLEM_LENGTH)
     if device is None:
         return _GONE
-    return None if device.problem is None else clean(device.problem)
+    return None if device.problem is None else _short(device.problem, _PROBLEM_LENGTH)
 
 
 def _holdings(
@@ -275,7 +283,7 @@ def monitor_view(moment: Moment, choice: Choice) -> View:
     table = Table("Devices of this kernel", _COLUMNS, tuple(map(_row, cards)))
     others = others_words(overview, moment.at)
     problems = (
-        f"{card.name}{card.place}: {card.problem}." for card in cards if card.problem is not None
+        full_stop(f"{card.words}: {card.problem}") for card in cards if card.problem is not None
     )
     return View(
         title=title_of(moment),
@@ -296,7 +304,7 @@ def _row(card: Card) -> tuple[str, ...]:
     mine = card.memory_mine_bytes
     total, used = card.memory_total_bytes, card.memory_used_bytes
     return (
-        f"{card.name}{card.place}",
+        card.words,
         card.model,
         "–" if total is None else f"{in_gib(used)} of {in_gib(total)} GiB",
         "–" if mine is None else f"{in_gib(mine)} here",
