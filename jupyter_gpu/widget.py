@@ -24,10 +24,11 @@ from jupyter_gpu.faces.monitor_arguments import (
     interval_seconds,
     one_sentence,
 )
+from jupyter_gpu.faces.monitor_count import ViewCount
 from jupyter_gpu.faces.monitor_history import Seen, answer_of, cells_of, frame_of, rows_of, seen_in
 from jupyter_gpu.faces.monitor_place import Place, place_of
 from jupyter_gpu.faces.monitor_tree import VIEW, Tree
-from jupyter_gpu.faces.monitor_views import Views
+from jupyter_gpu.feed import AFTER_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +45,7 @@ _OUTSIDE = (
 )
 _NO_WIDGETS = "This picture is renewed when a cell ends.  %pip install ipywidgets  makes it live."
 _OLDEST = 8  # of ipywidgets
+_ABOUT_SECONDS = 0.1
 
 
 class Monitor:
@@ -88,7 +90,7 @@ class Monitor:
         self._identity = secrets.token_hex(4)
         self._seen: dict[str, Seen] = {}
         self._watching: Watching | None = None
-        self._views = Views()
+        self._views = ViewCount()
         self._tree: Tree | None = None
         self._place: Place | None = None
         self._is_static = False
@@ -146,7 +148,7 @@ class Monitor:
         with self._lock:
             self._stop()
             tree, self._tree = self._tree, None
-            self._views = Views()
+            self._views = ViewCount()
             self._is_static = False
             self._gate.cell_ends().remove(self._cell_ends)
         if tree is not None:
@@ -235,8 +237,11 @@ class Monitor:
         tree = self._tree
         if tree is None:
             return
-        tree.show(moment, self._choice)
         ended = moment.past.cells[-1].ended if moment.past.cells else None
+        idle_seconds = 0.0 if ended is None else moment.at.timestamp() - ended
+        # The last of these calls: nothing follows that could bring what is left behind.
+        last = not moment.running and idle_seconds > AFTER_SECONDS - _ABOUT_SECONDS
+        tree.show(moment, self._choice, whole=last)
         if not moment.running and ended is not None and ended != self._last_cell:
             self._last_cell = ended
             self._keep(moment)

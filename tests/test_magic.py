@@ -129,7 +129,7 @@ def test_a_question_mark_shows_the_same_help(shell):
 
 
 def test_the_machine_stays_open_and_is_changed_when_another_is_meant(shell, simulate):
-    context = shell.magics_manager.magics["line"]["gpu"].__self__._context()
+    context = shell.magics_manager.magics["line"]["gpu"].__self__.context()
     shown(shell, "")
     machine = context.machine()
     shown(shell, "")

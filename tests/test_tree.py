@@ -53,6 +53,7 @@ TESTED_ELSEWHERE = {
     "jupyter_gpu.adapters.nvml_gpu": "test_nvml reads every GPU through it",
     "jupyter_gpu.faces.magics.context": "test_magic reads every answer through it",
     "jupyter_gpu.faces.magics.subcommand": "an abstract class, which every subcommand's test uses",
+    "jupyter_gpu.faces.monitor_tree": "test_widget and test_monitor_kernel look at its widgets",
     "jupyter_gpu.core.nvml_words": "test_nvml provokes every error of its table",
 }
 

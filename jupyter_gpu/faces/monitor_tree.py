@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_gpu.core.monitor_html import parts
 from jupyter_gpu.core.monitor_style import COMPACT, GRID, OVERLAY, ROOT
-from jupyter_gpu.faces.monitor_turns import Turns, message_bytes
+from jupyter_gpu.faces.monitor_turns import FAST, URGENT, Turns, message_bytes
 
 if TYPE_CHECKING:
     from jupyter_gpu.core.live import Moment
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 VIEW = "application/vnd.jupyter.widget-view+json"
 _AGAIN = "Look again"
 _BUSY = "Live: the kernel is busy"
-# The fast numbers, the line of the state, and what the button says: none of them waits its turn.
-_FIRST = ("now", "state", "button")
+_STATE, _BUTTON = URGENT
 
 
 class Tree:
@@ -101,12 +100,12 @@ class Tree:
                 return
             self._fit(shown)
             differing = dict(self._differing(shown, running=moment.running))
-            sizes = {part: message_bytes(value) for part, (value, _) in differing.items()}
-            first = {part: sizes[part] for part in _FIRST if part in sizes}
-            rest = {part: size for part, size in sizes.items() if part not in first}
-            chosen = tuple(differing) if whole else self._turns.choose(first, rest)
             if whole:
-                self._turns.sent(chosen)
+                self._turns.all_sent()
+                chosen = tuple(differing)
+            else:
+                sizes = {part: message_bytes(value) for part, (value, _) in differing.items()}
+                chosen = self._turns.choose(sizes)
             for part in chosen:
                 value, put = differing[part]
                 put(value)
@@ -155,7 +154,7 @@ class Tree:
         self, shown: Parts, *, running: bool
     ) -> Iterator[tuple[str, tuple[str, Callable[[str], None]]]]:
         """Yield by name each part that differs from what is shown, and what shows it."""
-        htmls = {"now": (self._now, shown.now), "state": (self._state, shown.state)}
+        htmls = {FAST: (self._now, shown.now), _STATE: (self._state, shown.state)}
         for number, value in enumerate(shown.cards):
             htmls[f"card {number}"] = (self._cards[number], value)
         htmls["rest"] = (self._rest, shown.rest)
@@ -163,7 +162,7 @@ class Tree:
             if widget.value != value:
                 yield part, (value, partial(setattr, widget, "value"))
         if self._button.disabled != running:
-            yield "button", (_BUSY if running else _AGAIN, self._say)
+            yield _BUTTON, (_BUSY if running else _AGAIN, self._say)
         if self._folded.titles != (shown.rest_title,):
             yield "title", (shown.rest_title, self._entitle)
 

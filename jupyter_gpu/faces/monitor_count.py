@@ -8,7 +8,7 @@ counted is believed.
 from __future__ import annotations
 
 
-class Views:
+class ViewCount:
     """The views of one monitor."""
 
     def __init__(self) -> None:
