@@ -52,32 +52,37 @@ class Slots:
 
 def in_slots(points: Sequence[Point], at: float) -> Slots:
     """Return the last minutes before ``at``, in seconds of the Unix epoch."""
-    newest = int(at // SLOT_SECONDS)
+    first = int(at // SLOT_SECONDS) - SLOTS + 1
     loads: dict[int, list[float]] = {}
-    memories: dict[int, list[int]] = {}
-    last = first = None
+    used: dict[int, list[int]] = {}
+    recent: list[Point] = []
+    before: int | None = None
+    here: list[float] = []
+    there: list[int] = []
     for point in reversed(points):
-        slot = int(point.at // SLOT_SECONDS) - newest + SLOTS - 1
+        slot = int(point.at // SLOT_SECONDS) - first
         if slot < 0:
             break
         if slot >= SLOTS:
             continue
-        last, first = last or point, point
-        load, memory = loads.setdefault(slot, []), memories.setdefault(slot, [])
-        if known(point.utilization_percent) is not None:
-            load.append(point.utilization_percent or 0)
-        if point.memory_used_bytes is not None:
-            memory.append(point.memory_used_bytes)
-    if first is None or last is None:
+        recent.append(point)
+        if slot != before:
+            before, here, there = slot, loads.setdefault(slot, []), used.setdefault(slot, [])
+        load, memory = point.utilization_percent, point.memory_used_bytes
+        if load is not None and math.isfinite(load):
+            here.append(load)
+        if memory is not None:
+            there.append(memory)
+    if not recent:
         return Slots({}, {})
     return Slots(
         {slot: sum(some) / len(some) if some else None for slot, some in loads.items()},
-        {slot: max(some, default=None) for slot, some in memories.items()},
-        known(last.utilization_percent),
-        max((one for some in loads.values() for one in some), default=None),
-        last.memory_used_bytes,
-        max((one for some in memories.values() for one in some), default=None),
-        max(at - first.at, 0),
+        {slot: max(some, default=None) for slot, some in used.items()},
+        known(recent[0].utilization_percent),
+        max((max(some) for some in loads.values() if some), default=None),
+        recent[0].memory_used_bytes,
+        max((max(some) for some in used.values() if some), default=None),
+        max(at - recent[-1].at, 0),
     )
 
 

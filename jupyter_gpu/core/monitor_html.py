@@ -142,8 +142,8 @@ def _card(card: Card, moment: Moment, choice: Choice, numbers: str = "") -> str:
     total = card.memory_total_bytes
     memory = "" if total is None else f", {in_gib(total)} GiB"
     before, name, after = map(_safe, card.heading)
-    what = f"<span>{_safe(card.model)}{memory}</span>"
-    heading = f"<p class='gh'>{before}<b>{name}</b>{after} {what}</p>"
+    what = "" if card.model is None else f" <span>{_safe(card.model)}{memory}</span>"
+    heading = f"<p class='gh'>{before}<b>{name}</b>{after}{what}</p>"
     below = "" if choice.compact else f"<div class='gf'>{_curves(card, moment)}{_foot(card)}</div>"
     return f"<div class='gk'>{heading}{numbers}{below}</div>"
 

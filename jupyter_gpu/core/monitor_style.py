@@ -23,9 +23,9 @@ ROOT, COMPACT = "jgm", "gz"
 OVERLAY, GRID = "go", "gg"
 
 _RULES = """
-.jgm{
+.jgm.jgm{
  color:var(--jp-content-font-color1,inherit);font:13px/18px var(--jp-ui-font-family,sans-serif);
- width:100%;min-width:0;overflow:hidden;container-type:inline-size;
+ width:100%;min-width:0;overflow:clip;overflow-clip-margin:4px;container-type:inline-size;
  --g1:#0072b2;--g2:#d55e00;--g3:var(--jp-border-color1,#8888);
  --g4:var(--jp-ui-font-color2,inherit)
 }

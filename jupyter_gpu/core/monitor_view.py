@@ -73,7 +73,7 @@ class Card:
     uuid: str | None
     ordinal: int | None
     index: int | None
-    model: str = "–"
+    model: str | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     memory_mine_bytes: int | None = None
@@ -305,7 +305,7 @@ def _row(card: Card) -> tuple[str, ...]:
     total, used = card.memory_total_bytes, card.memory_used_bytes
     return (
         card.words,
-        card.model,
+        card.model or "–",
         "–" if total is None else f"{in_gib(used)} of {in_gib(total)} GiB",
         "–" if mine is None else f"{in_gib(mine)} here",
         load_words(card),
