@@ -370,7 +370,12 @@ class Feed:
     def _moment(self, sight: Sight) -> Moment:
         at = datetime.fromtimestamp(self._clock.wall()).astimezone()
         return Moment(
-            at, sight.overview, sight.readings, running=self.running, problem=sight.problem
+            at,
+            sight.overview,
+            sight.readings,
+            running=self.running,
+            problem=sight.problem,
+            gone=sight.gone,
         )
 
     def _wall(self) -> float:

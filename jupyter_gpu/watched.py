@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from jupyter_gpu.adapters.gauge import UNLISTED_BY
 from jupyter_gpu.core.devices import Inventory
+from jupyter_gpu.core.kernel_process import InForce
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.readings import Reading
 from jupyter_gpu.core.visibility import Visible
@@ -39,11 +40,12 @@ _Signs = Mapping[str, tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What was read: ``problem`` is a sentence about what could not be read at all."""
+    """What was read; ``problem`` and ``gone`` as in ``Moment``."""
 
     overview: Overview
     readings: Mapping[str, Reading] = field(default_factory=dict)
     problem: str | None = None
+    gone: tuple[InForce, ...] = ()
 
 
 class WatchedDevices:
@@ -79,6 +81,8 @@ class WatchedDevices:
         self._read_at: float | None = None
         self._signs: _Signs = {}
         self._indices: dict[str, int] = {}
+        self._rows: Mapping[str, InForce] = {}
+        self._gone: tuple[InForce, ...] = ()
         self._due = self._failed = False
         self._silence: str | None = None
 
@@ -107,7 +111,7 @@ class WatchedDevices:
             Read it soon: a cell has begun or ended.
         """
         if not self._lock.acquire(timeout=self._patience_seconds):
-            return Sight(self._overview, self._unknown(), HANGS)
+            return Sight(self._overview, self._unknown(), HANGS, self._gone)
         try:
             self._due = self._due or edge
             sight = self._sight(now, uuids, visible=visible, whole=whole)
@@ -115,7 +119,7 @@ class WatchedDevices:
         except Exception as error:  # noqa: BLE001 - whatever it is, the next reading may succeed
             self._due, self._failed = not self._failed, True
             self._gauge, self._signs = None, {}
-            return Sight(self._overview, self._unknown(), _words(error))
+            return Sight(self._overview, self._unknown(), _words(error), self._gone)
         finally:
             self._lock.release()
         return sight
@@ -140,7 +144,8 @@ class WatchedDevices:
         wanted = self._which_machine()
         if self._machine is not None and wanted != self._opened_for:
             self._shut()
-            self._overview, self._silence, self._signs, self._indices = _nothing(), None, {}, {}
+            self._overview, self._silence, self._signs = _nothing(), None, {}
+            self._indices, self._rows, self._gone = {}, {}, ()
         if self._machine is None:
             self._machine, self._opened_for = self._open_machine().__enter__(), wanted
         return self._machine
@@ -159,7 +164,7 @@ class WatchedDevices:
                 self._look_around(machine, now)
                 readings = self._read_devices(machine, uuids, visible=visible)
         self._signs = _signs(readings)
-        return Sight(self._overview, readings, self._silence)
+        return Sight(self._overview, readings, self._silence, self._gone)
 
     def _look_around(self, machine: Machine, now: float) -> None:
         """Read the whole machine. Where it has fallen silent, its devices are kept as they were."""
@@ -179,11 +184,26 @@ class WatchedDevices:
             )
         self._overview = overview
         self._indices |= {one.uuid: one.index for one in inventory.devices if one.uuid}
+        self._follow_visible()
+
+    def _follow_visible(self) -> None:
+        """Keep the devices that were visible until one of them was lost.
+
+        CUDA offers no lost device, and without it others may go too. What a person has made
+        invisible is another matter.
+        """
+        rows = {row.uuid: row for row in self._overview.shown if row.uuid is not None}
+        missed = [row for uuid, row in self._rows.items() if uuid not in rows]
+        devices = [self._overview.inventory.find(row.uuid or "") for row in missed]
+        lost = any(one is None or (one.problem and not one.mig_mode) for one in devices)
+        self._gone = tuple(missed) if lost else ()
+        self._rows = {**self._rows, **rows} if lost else rows
 
     def _read_devices(
         self, machine: Machine, uuids: Sequence[str], *, visible: bool
     ) -> Mapping[str, Reading]:
-        shown = [row.uuid for row in self._overview.shown if row.uuid] if visible else []
+        rows = (*self._overview.shown, *self._gone) if visible else ()
+        shown = [row.uuid for row in rows if row.uuid is not None]
         wanted = tuple(dict.fromkeys((*shown, *uuids)))
         if self._gauge is None or wanted != self._wanted:
             self._wanted = wanted

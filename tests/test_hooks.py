@@ -201,7 +201,9 @@ def test_a_hint_on_an_inner_cell_is_not_captured_with_its_output(shell, watch, c
     hooks.register()
     raised = "from torch_like import fail\nfail()"
     module = types.ModuleType("torch.cuda")
-    code = compile("def fail(): raise RuntimeError('CUDA error: invalid device ordinal')", "x", "exec")
+    code = compile(
+        "def fail(): raise RuntimeError('CUDA error: invalid device ordinal')", "x", "exec"
+    )
     exec(code, module.__dict__)
     sys.modules["torch_like"] = module
     try:
@@ -350,6 +352,91 @@ def notice(shell, watch):
 def test_idleness_begins_when_the_outermost_cell_has_ended(shell, watch, notice, cell, told):
     run(shell, cell)
     assert notice.told == told
+
+
+class Listener:
+    """Notes what it is told of the cells."""
+
+    def __init__(self, failing=False):
+        self.told, self.failing = [], failing
+
+    def cell_begins(self, number):
+        self.told.append(number)
+        if self.failing:
+            raise OSError("in a listener")
+
+    def cells_end(self):
+        self.told.append("end")
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("x = 1", [1, "end"]),
+        ("1 / 0", [1, "end"]),
+        ("def (", [1, "end"]),
+        ("", []),
+        ("%%capture\nx = 1", [1, "end"]),
+        ("get_ipython().run_cell('x = 1')", [1, "end"]),
+        ("get_ipython().run_cell('1 / 0')", [1, "end"]),
+        ("get_ipython().run_cell('raise SystemExit')", [1, "end"]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:To exit")  # IPython's own word on SystemExit
+def test_listeners_are_told_of_the_outermost_cells(shell, watch, hooks, cell, told):
+    one, other = Listener(), Listener()
+    hooks.tell(one)
+    hooks.tell(other)
+    run(shell, cell)
+    assert one.told == other.told == told
+    shell.run_cell("x = 1", store_history=False)
+    assert one.told == [*told, None, "end"]
+
+
+def test_a_listener_of_the_cell_that_runs_is_told_of_it_at_once(shell, watch, hooks):
+    late = Listener()
+    shell.push({"hooks": hooks, "late": late})
+    run(shell, "x = 1", "hooks.tell(late); early = list(late.told)")
+    assert shell.user_ns["early"] == [2]
+    assert late.told == [2, "end"]
+
+
+def test_in_the_cell_that_loads_the_hooks_a_listener_is_told_of_it(shell, watch):
+    listener = Listener()
+    made = CellHooks(shell, watch, lambda: pytest.fail("the machine was read"))
+    shell.push({"hooks": made, "listener": listener})
+    inner = "get_ipython().run_cell('y = 1')"
+    run(shell, f"hooks.register(); hooks.tell(listener); {inner}; told = list(listener.told)")
+    try:
+        assert shell.user_ns["told"] == [1], "the cell inside it is none of its own"
+        assert listener.told == [1, "end"]
+        run(shell, "x = 1")
+        assert listener.told == [1, "end", 2, "end"]
+    finally:
+        made.unregister()
+
+
+def test_a_listener_that_raises_is_told_no_more_and_the_others_are(shell, watch, hooks, capsys):
+    bad, good = Listener(failing=True), Listener()
+    hooks.tell(bad)
+    hooks.tell(good)
+    assert [one.success for one in run(shell, "x = 1", "x = 2")] == [True, True]
+    assert bad.told == [1]
+    assert good.told == [1, "end", 2, "end"]
+    said = capsys.readouterr().err
+    assert (
+        said == "jupyter_gpu no longer follows the cells for a monitor (OSError: in a listener).\n"
+    )
+
+
+def test_when_the_hooks_go_in_the_midst_of_a_cell_it_has_ended_for_listeners(
+    shell, watch, hooks, capsys
+):
+    listener = Listener()
+    hooks.tell(listener)
+    shell.push({"hooks": hooks})
+    run(shell, "hooks.unregister()", "x = 1")
+    assert listener.told == [1, "end"]
 
 
 def test_hooks_that_are_off_tell_nothing_of_idleness_either(shell, watch, notice, capsys):

@@ -97,6 +97,82 @@ def test_without_a_driver_every_device_is_unknown(driver_double):
     assert (everything, energy) == ([[None] * 3] * 2, [None] * 2)
 
 
+WHOLE = """
+    [whole] = gauge.read(processes=True)
+    tell([whole.temperature_celsius, [[one.pid, one.memory_bytes] for one in whole.processes]])
+"""
+PROBLEM = "tell([one.problem for one in gauge.read(processes=True)])"
+
+
+def test_temperature_and_processes_are_read_as_the_inventory_has_them(driver_double):
+    running = [
+        {"pid": 9, "memory_bytes": 4},
+        {"pid": 7, "memory_bytes": 2, "mps": True},
+        {"pid": 8},
+        {"pid": 6, "memory_bytes": 1, "graphics": True},
+    ]
+    driver_double.write(gpu(0, temperature_celsius=61, processes=running))
+    *_, whole = ask(driver_double, [gpu(0)["uuid"]], WHOLE)
+    assert whole == [61, [[7, 2], [8, None], [9, 4]]]
+
+
+def test_processes_are_not_asked_for_otherwise(driver_double):
+    fails = {"nvmlDeviceGetComputeRunningProcesses": 999}
+    driver_double.write(gpu(0, errors=fails))
+    more = "tell([one.problem for one in gauge.read()])\n    " + PROBLEM
+    *_, without, with_them = ask(driver_double, [gpu(0)["uuid"]], more)
+    assert without == [None]
+    assert with_them[0].startswith("GPU 0 answers with an unknown error")
+
+
+@pytest.mark.parametrize(
+    ("errors", "words"),
+    [
+        ({"nvmlDeviceGetPowerUsage": 15}, "GPU 1 is lost"),
+        ({"nvmlDeviceGetTemperature": 16}, "GPU 1 needs a reset"),
+        ({"nvmlDeviceGetMemoryInfo": 4}, "GPU 1 may not be looked at"),
+        ({"nvmlDeviceGetMemoryInfo": 18}, "GPU 1 cannot be read, because the driver was updated"),
+        (
+            {"nvmlDeviceGetComputeRunningProcesses": 77},
+            "GPU 1 cannot be read: NVML failed with code 77",
+        ),
+        ({"nvmlDeviceGetTemperature": 3}, None),
+        ({"nvmlDeviceGetUtilizationRates": 999}, None),
+        ({"nvmlDeviceGetPowerUsage": 4}, None),
+        ({"nvmlDeviceGetComputeRunningProcesses": 3}, None),
+    ],
+)
+def test_what_is_wrong_is_told_with_the_physical_index(driver_double, errors, words):
+    driver_double.write(gpu(0), gpu(1, errors=errors))
+    *_, (problem,) = ask(driver_double, [gpu(1)["uuid"]], PROBLEM)
+    assert problem is None if words is None else problem.startswith(words)
+
+
+def test_a_broken_mig_device_is_told_by_its_gpu(driver_double):
+    part = mig(0, errors={"*": 15, "nvmlDeviceGetUUID": 0})
+    driver_double.write(gpu(0), gpu(1, mig_mode=True, mig=[part]))
+    *_, (problem,) = ask(driver_double, [part["uuid"]], PROBLEM)
+    assert problem.startswith("GPU 1 is lost")
+
+
+def test_another_librarys_shutdown_is_made_up_for(driver_double):
+    driver_double.write(gpu(0, **BUSY))
+    more = "import pynvml; pynvml.nvmlShutdown(); tell(readings(gauge, sensors=False))"
+    *_, again = ask(driver_double, [gpu(0)["uuid"]], more)
+    assert again == [[5 << 30, None, None]]
+
+
+def test_why_nothing_can_be_read_is_told_in_words(driver_double):
+    driver_double.write(gpu(0), errors={"nvmlInit": 18})
+    *_, (updated,) = ask(driver_double, [gpu(0)["uuid"]], PROBLEM)
+    assert updated.startswith("The NVIDIA driver was updated")
+    driver_double.write(gpu(0))
+    *_, (closed,) = ask(driver_double, [gpu(0)["uuid"]], "machine.close(); " + PROBLEM)
+    assert closed == "This connection to NVML is closed."
+    *_, (unlisted,) = ask(driver_double, [gpu(1)["uuid"]], PROBLEM)
+    assert unlisted.startswith("NVML no longer lists this device")
+
+
 @pytest.mark.parametrize("sensors", [True, False])
 def test_a_device_without_a_handle_is_not_asked_about(sensors):
     def ask(*question):

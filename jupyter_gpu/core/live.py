@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from jupyter_gpu.core.kernel_process import InForce
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.readings import Reading
 
@@ -59,7 +60,9 @@ class Moment:
     ``overview`` may be some seconds older than ``readings``, which are those of the watched devices
     by UUID, the visible ones unless others are named; ``at`` is the present in the reader's time
     zone; ``running`` tells whether a cell runs.
-    ``problem`` is a sentence about what could not be read at all.
+    ``problem`` is a sentence about what could not be read at all. ``gone`` are devices that were
+    visible while they were watched and, since one of them was lost, are not any more; they are
+    read on.
     """
 
     at: datetime
@@ -68,6 +71,7 @@ class Moment:
     past: Past = field(default_factory=Past)
     running: bool = False
     problem: str | None = None
+    gone: tuple[InForce, ...] = ()
 
     @property
     def own_pids(self) -> frozenset[int]:
