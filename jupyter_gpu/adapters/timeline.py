@@ -222,7 +222,7 @@ def _draw_memory(panel: Axes, line: Line) -> None:
     panel.plot(times, line.used_gib, color=_WHOLE, linewidth=1)
     _draw_single_points(panel, times, line.used_gib, _WHOLE)
     panel.set_ylim(0, 1.15 * (highest(line.used_gib) or 0) or 1)
-    panel.locator_params(axis="y", nbins=3, prune="lower")  # zero would run into the load's 100
+    panel.locator_params(axis="y", nbins=4, prune="lower")  # zero would run into the load's 100
     panel.set_ylabel("GiB")
     panel.yaxis.set_label_coords(-0.045, 0.5)
     panel.set_title(line.title, loc="left", fontsize=8.5, fontweight="bold", pad=3)
