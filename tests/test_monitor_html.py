@@ -95,7 +95,7 @@ def test_the_numbers_stand_in_the_place_of_their_card():
     live = parts(moment(), ALL)
     assert [re.search("cuda:.", one)[0] for one in live.cards] == ["cuda:0", "cuda:1"]
     assert re.findall("aria-label='(cuda:.)'", live.now) == ["cuda:0", "cuda:1"]
-    assert "12.0 mine, 3.6 others, 124.8 free Load 43 % 61 °C 412 W" in flat(live.now)
+    assert "12.0 mine, 3.6 others, 124.8 GiB free Load 43 % 61 °C 412 W" in flat(live.now)
 
 
 def test_the_bar_has_this_kernels_part_and_the_others():

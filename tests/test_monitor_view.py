@@ -60,15 +60,20 @@ def test_memory_is_mine_others_and_free():
     assert found.memory_mine_bytes == 12 * GIB
     assert found.memory_others_bytes == 3 * GIB + 600 * 2**20
     assert found.memory_mine_bytes + found.memory_others_bytes + found.memory_free_bytes == TOTAL
-    assert memory_split(found) == "12.0 mine, 3.6 others, 124.8 free"
+    assert memory_split(found) == "12.0 mine, 3.6 others, 124.8 GiB free"
 
 
 def test_what_the_reading_leaves_out_comes_from_the_overview():
     old = device(3, memory_used_bytes=7 * GIB, processes=(Process(4711, 5 * GIB),), power_watts=99)
     found = card(devices=[old], reading=Reading(utilization_percent=8.4))
-    assert memory_split(found) == "5.0 mine, 2.0 others, 133.4 free"
+    assert memory_split(found) == "5.0 mine, 2.0 others, 133.4 GiB free"
     assert (found.utilization_percent, found.power_watts) == (8.4, 99)
     assert cards_of(moment(own=(3,), devices=[old], readings={}), ALL)[0].power_watts == 99
+
+
+def test_a_part_read_after_its_whole_is_never_above_it():
+    found = card(reading=Reading(GIB, processes=(Process(4711, 3 * GIB),)))
+    assert (found.memory_mine_bytes, found.memory_others_bytes) == (GIB, 0)
 
 
 def test_a_device_that_does_not_answer_has_no_numbers_and_says_why():
@@ -95,7 +100,7 @@ def test_a_problem_of_the_overview_is_told_too():
 def test_a_process_without_a_known_size_makes_mine_unknown_and_not_nothing():
     found = card(reading=reading(Process(4711, None), Process(4411, 3 * GIB)))
     assert found.memory_others_bytes is None
-    assert memory_split(found) == "3.6 used, 136.8 free"
+    assert memory_split(found) == "3.6 used, 136.8 GiB free"
 
 
 def test_a_total_that_is_unknown_or_nothing_leaves_free_unknown():

@@ -163,7 +163,7 @@ def _card(
         _short(model_words(device), _MODEL_LENGTH),
         device.memory_total_bytes,
         merged.memory_used_bytes,
-        memory_here(merged, own, seen),
+        _no_more(memory_here(merged, own, seen), merged.memory_used_bytes),
         None if device.kind == "mig" else known(merged.utilization_percent),
         merged.temperature_celsius,
         known(merged.power_watts),
@@ -171,6 +171,13 @@ def _card(
         problem,
         moment.past.of(row.uuid),
     )
+
+
+def _no_more(part_bytes: int | None, whole_bytes: int | None) -> int | None:
+    """Return a part that is not above its whole: the two are read one after the other."""
+    if part_bytes is None or whole_bytes is None:
+        return part_bytes
+    return min(part_bytes, whole_bytes)
 
 
 def _merged(device: Device, reading: Reading | None) -> Reading:
@@ -220,8 +227,8 @@ def _short(text: str, length: int) -> str:
 
 
 def memory_split(card: Card) -> str:
-    """Return ``"12.1 mine, 0.3 others, 128.0 free"`` in GiB, as far as it is known."""
-    free = in_gib(card.memory_free_bytes)
+    """Return ``"12.1 mine, 0.3 others, 128.0 GiB free"``, as far as it is known."""
+    free = "–" if card.memory_free_bytes is None else f"{in_gib(card.memory_free_bytes)} GiB"
     if card.memory_mine_bytes is None or card.memory_used_bytes is None:
         return f"{in_gib(card.memory_used_bytes)} used, {free} free"
     mine, others = in_gib(card.memory_mine_bytes), in_gib(card.memory_others_bytes)
