@@ -76,7 +76,7 @@ class Watching:
         self.called_at = -math.inf
 
     def close(self) -> None:
-        """Call the listener no more; may be called twice, and by the listener itself."""
+        """Call the listener no more, but for a call that has begun; may be called twice."""
         self._feed.end_watching(self)
 
     def is_due_at(self, now: float) -> None:
@@ -215,8 +215,8 @@ class Feed:
         with self._lock:
             at = self._wall()
             self._cell = None
+            self._keeper.cell_ends(at)
             if self._watchings:
-                self._keeper.cell_ends(at)
                 self._ended_at = self._clock.monotonic()
                 self._read_soon()
 

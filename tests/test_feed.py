@@ -216,6 +216,17 @@ def test_who_begins_to_watch_while_a_cell_runs_is_called_at_once(feed, clock, he
     assert feed.past.cells == (CellSpan(4, EPOCH),)
 
 
+def test_a_cell_that_is_watched_twice_is_one_cell(feed, clock, heard, eventually):
+    feed.cell_begins(4)
+    feed.watch(heard).close()
+    eventually(no_thread_is_left)
+    feed.watch(heard).close()
+    eventually(no_thread_is_left)
+    clock.now += 5
+    feed.cells_end()
+    assert feed.past.cells == (CellSpan(4, EPOCH, EPOCH + 5),)
+
+
 @pytest.mark.parametrize(
     ("asked", "given"), [(0, SHORTEST_SECONDS), (-1, SHORTEST_SECONDS), (1e9, LONGEST_SECONDS)]
 )

@@ -5,6 +5,7 @@ import sys
 import types
 
 import pytest
+from IPython.core.interactiveshell import ExecutionResult
 from support_cli import kernel, overview
 from support_shell import make_shell
 
@@ -414,6 +415,26 @@ def test_in_the_cell_that_loads_the_hooks_a_listener_is_told_of_it(shell, watch)
         assert listener.told == [1, "end", 2, "end"]
     finally:
         made.unregister()
+
+
+def test_a_silent_cell_is_none_for_a_listener_that_it_brings(shell, watch, hooks):
+    listener = Listener()
+    shell.push({"hooks": hooks, "listener": listener})
+    shell.run_cell("hooks.tell(listener)", silent=True)
+    assert listener.told == []
+    run(shell, "x = 1")
+    assert listener.told == [1, "end"]
+
+
+def test_a_cell_that_loads_the_hooks_and_ends_without_a_result_has_ended(shell, watch, hooks):
+    listener = Listener()
+    info = types.SimpleNamespace(store_history=False, raw_cell="x = 1", silent=False)
+    shell.displayhook.exec_result = ExecutionResult(info)
+    hooks.tell(listener)
+    shell.displayhook.exec_result = None
+    assert listener.told == [None]
+    shell.events.trigger("post_run_cell", None)
+    assert listener.told == [None, "end"]
 
 
 def test_a_listener_that_raises_is_told_no_more_and_the_others_are(shell, watch, hooks, capsys):

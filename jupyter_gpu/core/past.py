@@ -73,7 +73,9 @@ class Keeper:
             self._series.setdefault(uuid, _Series()).add(point)
 
     def cell_begins(self, number: int | None, at: float) -> None:
-        """Note that a cell begins; one that has not ended ends here."""
+        """Note that a cell begins; another one that has not ended ends here."""
+        if self._cells[-1:] == (CellSpan(number, at),):
+            return  # it is watched again
         self.cell_ends(at)
         self._cells = (*self._cells[1 - MOST_CELLS :], CellSpan(number, at))
 

@@ -78,7 +78,9 @@ class CellHooks:
         self._listeners = (*self._listeners, listener)
         if not self._running and self._unseen is None:
             result = getattr(self._shell.displayhook, "exec_result", None)
-            self._unseen = getattr(result, "info", None)
+            info = getattr(result, "info", None)
+            # Of the end of a silent one nobody is told.
+            self._unseen = None if info is None or info.silent else info
         current = self._running[0] if self._running else self._unseen
         if current is not None:
             self._tell((listener,), begins=True, number=self._number_of(current))
@@ -156,7 +158,7 @@ class CellHooks:
 
     def _end_unseen(self, info: ExecutionInfo | None) -> None:
         """Note that the cell has ended which a listener was told of while it ran already."""
-        if info is not None and info is self._unseen:
+        if self._unseen is not None and info in (None, self._unseen):
             self._unseen = None
             self._tell(self._listeners, begins=False)
 
