@@ -23,6 +23,8 @@ from jupyter_gpu.core import nvml_words
 from jupyter_gpu.core.readings import Reading
 
 UNLISTED = UNLISTED_BY["nvml"]
+# Whatever was asked, these say that the device cannot be read.
+_GONE = (*FATAL, nvml_words.UNINITIALIZED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +86,15 @@ class NVMLGauge:
             if code and code not in harmless:
                 codes.append(code)
 
-        def sensor(name: str, *arguments: object) -> Any:  # noqa: ANN401 - pynvml's
-            answer = self._ask(name, found.handle, *arguments)
-            if answer.code in (*FATAL, nvml_words.UNINITIALIZED):
-                codes.append(answer.code)
-            return answer.value
-
         _, used = memory_of(self._ask, found.handle, note)
         running = processes_of(self._ask, found.handle, note) if processes else None
-        rates = sensor("nvmlDeviceGetUtilizationRates") if sensors else None
-        milliwatts = sensor("nvmlDeviceGetPowerUsage") if sensors else None
-        celsius = sensor("nvmlDeviceGetTemperature", TEMPERATURE_OF_THE_CHIP) if sensors else None
+        rates = milliwatts = celsius = None
+        if sensors:
+            rates = self._sensor(codes, "nvmlDeviceGetUtilizationRates", found.handle)
+            milliwatts = self._sensor(codes, "nvmlDeviceGetPowerUsage", found.handle)
+            celsius = self._sensor(
+                codes, "nvmlDeviceGetTemperature", found.handle, TEMPERATURE_OF_THE_CHIP
+            )
         return Reading(
             used,
             None if rates is None else float(rates.gpu),
@@ -103,6 +103,13 @@ class NVMLGauge:
             processes=running,
             problem=nvml_words.gpu_problem(found.index, codes[0]) if codes else None,
         ), codes[0] if codes else nvml_words.SUCCESS
+
+    def _sensor(self, codes: list[int], name: str, *arguments: object) -> Any:  # noqa: ANN401 - pynvml's
+        """Ask what is only shown: an error leaves it unknown, unless it says the GPU is gone."""
+        answer = self._ask(name, *arguments)
+        if answer.code in _GONE:
+            codes.append(answer.code)
+        return answer.value
 
     def _energy(self, found: Found | str) -> float | None:
         if isinstance(found, str):
