@@ -26,6 +26,8 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 _AGAIN = "Look again"
 _BUSY = "Live: the kernel is busy"
 _STATE, _BUTTON = URGENT
+# Wide enough for either, so that nothing moves.
+_BUTTON_WIDTH = "16em"
 
 
 class Tree:
@@ -66,7 +68,9 @@ class Tree:
         self._stack = self._box(OVERLAY, self._grid, self._now)
         layout = self._style.layout
         self._folded = widgets.Accordion(children=(self._rest,), selected_index=None, layout=layout)
-        self._button = widgets.Button(description=_AGAIN, layout=layout)
+        self._button = widgets.Button(
+            description=_AGAIN, layout=widgets.Layout(width=_BUTTON_WIDTH)
+        )
         self._button.on_click(lambda _: look_again())
         self._upper = (self._style, self._state, self._stack)
         self.root = widgets.VBox(
@@ -120,7 +124,7 @@ class Tree:
             values = (self._state, self._now, self._rest, *self._cards)
             for widget in (*boxes, *values, self._style):
                 widget.close()
-            for shared in (*self._shared.values(), self._button.style):
+            for shared in (*self._shared.values(), self._button.style, self._button.layout):
                 shared.close()
 
     def _html(self, value: str = "") -> Any:  # noqa: ANN401 - ipywidgets'
