@@ -29,11 +29,12 @@ def test_eight_busy_devices_cost_little_and_say_little(bench, tmp_path):
         kernel.run("%load_ext jupyter_gpu")
         stack.enter_context(machine.changing(0.5))
         kernel.show_monitor(0.5)
-        kernel.run("pass")
-        shown = len(kernel.published)
-        spent = min(kernel.processor_ms(2) / 2 for _ in range(2))
-        sizes = bench.ticks(kernel.published[shown:])
-    assert spent <= bench.CPU_MS
+        sizes, spent = [], []
+        for _ in range(2):
+            shown = len(kernel.published)
+            spent.append(kernel.processor_ms(2) / 2)
+            sizes += bench.ticks(kernel.published[shown:])
+    assert min(spent) <= bench.CPU_MS
     assert len(sizes) >= 8
     assert 500 < max(sizes) <= bench.WIRE_BYTES
 
