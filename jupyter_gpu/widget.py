@@ -147,6 +147,8 @@ class Monitor:
         """Take the monitor away; what it has seen stays, and it can be displayed again."""
         with self._lock:
             self._stop()
+            if self._is_forked():
+                return  # the widgets are the parent's
             tree, self._tree = self._tree, None
             self._views = ViewCount()
             self._is_static = False
@@ -161,18 +163,22 @@ class Monitor:
 
     def _cell_ends(self) -> None:
         """Renew the picture where there is one; called when a cell has ended."""
-        if not self._is_static or os.getpid() != self._pid or self._place is None:
+        if not self._is_static or self._is_forked():
             return
-        if place_of(self._shell).runs_again(self._place):
+        if self._place is not None and place_of(self._shell).runs_again(self._place):
             self.close()
         else:
             self._renew(self._look())
 
     def _ipython_display_(self) -> None:
         """Show it; IPython calls this to display the object."""
-        place = self._place = place_of(self._shell)
+        forked = self._is_forked()
+        place = self._place = Place("text") if forked else place_of(self._shell)
+        self._gate = gate_of(self._shell)
         moment = self._look()
-        self._watch()
+        with self._lock:
+            self._stop()  # it may belong to an extension that has been loaded anew since
+            self._watch()
         if place.kind == "text":
             print(as_text(monitor_view(moment, self._choice)))  # noqa: T201 - a terminal's display
             return
@@ -237,6 +243,10 @@ class Monitor:
         tree = self._tree
         if tree is None:
             return
+        if self._place is not None and place_of(self._shell).runs_again(self._place):
+            # Its view is gone; the front end's word of it waits for the end of the cell.
+            self._stop()
+            return
         ended = moment.past.cells[-1].ended if moment.past.cells else None
         idle_seconds = 0.0 if ended is None else moment.at.timestamp() - ended
         # The last of these calls: nothing follows that could bring what is left behind.
@@ -247,6 +257,8 @@ class Monitor:
             self._keep(moment)
 
     def _renew(self, moment: Moment) -> None:
+        if self._is_forked():
+            return
         tree = self._tree
         if tree is not None:
             tree.show(moment, self._choice, whole=True)
@@ -278,14 +290,20 @@ class Monitor:
         name = {"display_id": f"jupyter-gpu-{self._identity}"} if named else {}
         self._shell.display_pub.publish(data, {}, transient=name, update=update)
 
+    def _is_forked(self) -> bool:
+        """Whether this is a child of the kernel: its front end and its locks are not ours."""
+        return os.getpid() != self._pid
+
     def _is_live_in(self, place: Place) -> bool:
         return place.kind == "notebook" if self._live is None else self._live
 
     def _tree_for(self, place: Place) -> Tree | None:
         """Return the widgets, made where they are to be had and wanted; else None."""
+        if self._is_forked() or place.kind == "text" or not self._is_live_in(place):
+            return None
         with self._lock:
-            if self._tree is None and place.kind != "text" and self._is_live_in(place):
-                widgets = _ipywidgets()
+            if self._tree is None or self._tree.is_gone:
+                self._tree, widgets = None, _ipywidgets()
                 if widgets is not None:
                     hidden = f".jgm-last-{self._identity}"
                     style = f"{hidden},.jp-OutputArea-child:has({hidden}){{display:none}}"

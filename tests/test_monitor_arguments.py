@@ -137,7 +137,6 @@ def test_a_name_that_means_nothing_says_what_there_is(overview, name, said):
     [
         ("1xL4", None, "only cuda:0 is", "it has physical 0"),
         ("2xL4", "-1", "no device is", "it has physical 0 to 1"),
-        ({"gpus": []}, None, "no device is", "it has none"),
     ],
 )
 def test_small_machines_are_named_too(simulate, machine, visible, cuda, physical):
@@ -150,6 +149,15 @@ def test_small_machines_are_named_too(simulate, machine, visible, cuda, physical
         chosen_uuids(("cuda:7",), overview)
     with pytest.raises(RequestError, match=physical):
         chosen_uuids(("7",), overview)
+
+
+def test_where_nothing_can_be_read_the_reason_is_told(monkeypatch):
+    import os
+
+    for machine, reason in (("8xNOTHING", "NOTHING"), ("0xL4", "0xL4|has no GPU")):
+        monkeypatch.setenv("JUPYTER_GPU_SIMULATE", machine)
+        with pytest.raises(GPUError, match=reason):
+            chosen_uuids(("0",), read_overview(os.environ))
 
 
 def test_an_error_of_ours_is_shown_as_its_sentence():

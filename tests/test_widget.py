@@ -52,8 +52,9 @@ class Notebook:
         shell.kernel = SimpleNamespace(get_parent=lambda: self.parent)
         self.comes_from()
 
-    def comes_from(self, *, cell="cell-1", page="page-1", allow_stdin=True):
+    def comes_from(self, *, cell="another", page="page-1", allow_stdin=True):
         self.count += 1
+        cell = f"cell-{self.count}-of-many" if cell == "another" else cell
         self.parent = {
             "header": {"msg_id": f"request-{self.count}", "session": page},
             "metadata": {} if cell is None else {"cellId": cell},
@@ -91,7 +92,7 @@ def notebook(shell):
 def monitor(notebook):
     """A monitor that a cell has displayed."""
     notebook.run("import jupyter_gpu; m = jupyter_gpu.Monitor(interval=0.1)")
-    notebook.run("display(m)")
+    notebook.run("display(m)", cell="cell-1")
     monitor = notebook.shell.user_ns["m"]
     yield monitor
     monitor.close()
@@ -360,20 +361,55 @@ def test_without_ipywidgets_the_picture_says_how_to_get_them(notebook, capsys, w
     notebook.run("import jupyter_gpu; m = jupyter_gpu.Monitor(); display(m)")
     assert set(notebook.data[0]) == {"text/html", "text/plain"}
     assert capsys.readouterr().out.count("%pip install ipywidgets") == 1
-    notebook.run("pass", cell="cell-2")
+    notebook.run("pass")
     assert notebook.updates
     assert capsys.readouterr().out == ""
     notebook.shell.user_ns["m"].close()
 
 
 def test_a_picture_whose_cell_is_run_again_is_renewed_no_more(notebook, without_ipywidgets):
-    notebook.run("import jupyter_gpu; jupyter_gpu.Monitor()._ipython_display_()")
+    notebook.run("import jupyter_gpu; jupyter_gpu.Monitor()._ipython_display_()", cell="cell-1")
     notebook.run("pass", cell="cell-2")
     count = len(notebook.updates)
     notebook.run("pass", cell="cell-1")
     notebook.run("pass", cell="cell-2")
     assert len(notebook.updates) == count
     assert not notebook.shell.magics_manager.magics["line"]["gpu"].__self__.cell_ends()._called
+
+
+def test_where_the_machine_cannot_be_read_it_says_so_and_mends_itself(
+    notebook, simulate, monkeypatch
+):
+    monkeypatch.setenv("JUPYTER_GPU_SIMULATE", "8xNOTHING")
+    notebook.run("import jupyter_gpu; m = jupyter_gpu.Monitor(); display(m)")
+    assert "NOTHING" in notebook.data[0]["text/plain"]
+    simulate("2xH200")
+    monitor = notebook.shell.user_ns["m"]
+    monitor.refresh()
+    assert len(monitor._tree._cards) == 2
+    monitor.close()
+
+
+def test_a_monitor_whose_cell_is_run_again_sends_nothing_more(notebook, monitor, eventually):
+    # Its view is gone, and the front end's word of that waits until the cell has ended.
+    notebook.shell.user_ns["wait"] = lambda: eventually(lambda: monitor._watching is None)
+    notebook.run("wait()", cell="cell-1")
+    notebook.run("display(m)", cell="cell-1")
+    assert monitor._watching is not None
+
+
+def test_widgets_that_somebody_has_closed_are_made_anew(notebook, monitor):
+    ipywidgets.Widget.close_all()
+    notebook.run("pass")
+    notebook.run("display(m)", cell="cell-3")
+    assert notebook.data[-2][VIEW]["model_id"] == monitor._tree.root.model_id
+
+
+def test_it_goes_on_after_the_extension_was_loaded_anew(notebook, monitor, eventually):
+    notebook.run("%reload_ext jupyter_gpu")
+    notebook.run("display(m)")
+    notebook.shell.user_ns["wait"] = lambda: eventually(lambda: monitor._tree._button.disabled)
+    notebook.run("wait()", cell="cell-4")
 
 
 def test_ipywidgets_that_are_too_old_count_as_none(notebook, monkeypatch):
@@ -383,13 +419,19 @@ def test_ipywidgets_that_are_too_old_count_as_none(notebook, monkeypatch):
 
 def test_in_a_forked_child_it_is_quiet(notebook, monitor):
     read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            monitor._cell_ends()
-            os.write(write, b"quiet" if not monitor.history else b"not")
-        finally:
-            os._exit(0)
+    count = len(notebook.data)
+    with monitor._tree._lock:  # as the feed's thread may hold it at that moment
+        pid = os.fork()
+        if pid == 0:
+            try:
+                threading.Timer(5, os._exit, (1,)).start()
+                monitor._cell_ends()
+                monitor.refresh()
+                monitor.close()
+                quiet = not monitor.history and len(notebook.data) == count
+                os.write(write, b"quiet" if quiet else b"not")
+            finally:
+                os._exit(0)
     os.waitpid(pid, 0)
     assert os.read(read, 9) == b"quiet"
     os.close(read)

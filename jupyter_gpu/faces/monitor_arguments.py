@@ -98,7 +98,12 @@ def chosen_uuids(names: tuple[str, ...], overview: Overview) -> tuple[str, ...]:
     ------
     RequestError
         When a name means no device of this machine.
+    GPUError
+        When nobody can tell, with the reason.
     """
+    problem = overview.inventory.problem
+    if problem is not None and not overview.inventory.devices:
+        raise GPUError(problem)
     found = (uuid for name in names for uuid in _uuids(name, overview))
     return tuple(dict.fromkeys(found))
 

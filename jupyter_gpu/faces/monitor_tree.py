@@ -88,6 +88,11 @@ class Tree:
         """What tells a front end to show the widgets."""
         return {"version_major": 2, "version_minor": 0, "model_id": self.root.model_id}
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether somebody has closed the widgets, as ``Widget.close_all`` does."""
+        return self.root.comm is None
+
     def show(self, moment: Moment, choice: Choice, *, whole: bool = False) -> None:
         """Show a moment; any thread may call this.
 
