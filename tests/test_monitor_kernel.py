@@ -35,7 +35,7 @@ class Kernel:
         self.client.wait_for_ready(timeout=SECONDS)
         self.cells = itertools.count(1)
 
-    def begin(self, code):
+    def begin(self, code, cell=None):
         """Run a cell as a front end with a person does; returns the id of the request."""
         message = self.client.session.msg(
             "execute_request",
@@ -47,7 +47,7 @@ class Kernel:
                 "allow_stdin": True,
                 "stop_on_error": True,
             },
-            metadata={"cellId": f"cell-{next(self.cells)}"},
+            metadata={"cellId": cell or f"cell-{next(self.cells)}"},
         )
         self.client.shell_channel.send(message)
         return message["header"]["msg_id"]
@@ -65,10 +65,10 @@ class Kernel:
                 if mine and content.get("execution_state") == until:
                     return
 
-    def run(self, code):
+    def run(self, code, cell=None):
         """Run a cell and return what it printed; an error fails the test."""
         printed = []
-        for message in self.messages(self.begin(code)):
+        for message in self.messages(self.begin(code, cell)):
             if message["msg_type"] == "error":
                 pytest.fail("\n".join(message["content"]["traceback"]))
             if message["msg_type"] == "stream":
@@ -255,6 +255,21 @@ while threads() and time.monotonic() < deadline:
 print(len(widget._instances), threads())
 """
     assert kernel.run(left).strip() == "0 []"
+
+
+def test_a_cell_that_is_run_again_has_one_monitor(kernel):
+    """The front end's word that the old view is gone waits for the end of the cell."""
+    code = """
+import time
+feed = get_ipython().magics_manager.magics["line"]["gpu"].__self__.context().feed()
+deadline = time.monotonic() + 10
+while len(feed._watchings) > 1 and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(len(feed._watchings))
+"""
+    for _ in range(3):
+        said = kernel.run(WATCH.format("0.1s") + code, cell="the same")
+        assert said.splitlines()[-1] == "1"
 
 
 def test_a_monitor_never_breaks_a_cell(kernel):
