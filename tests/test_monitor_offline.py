@@ -1,11 +1,13 @@
 """A monitor that nobody runs any more: saved, converted and opened offline, it shows what it saw."""
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import nbformat
@@ -30,23 +32,24 @@ path.with_suffix(".next").replace(path)
 CELLS = ("%load_ext jupyter_gpu", "%gpu monitor", CHANGE)
 
 
-@pytest.fixture
-def two_gpus(simulate):
-    """A machine of two devices: the first has 12 GiB in use until a cell makes them 77."""
+def own_places(folder):
+    """An environment with a machine of two devices, of which the first has 12 GiB in use."""
     gpu = {"name": "NVIDIA H200", "memory_total_bytes": 140 * GIB, "utilization_percent": 40}
-    simulate({"gpus": [{**gpu, "memory_used_bytes": used * GIB} for used in (BEFORE, 3)]})
+    machine = {"gpus": [{**gpu, "memory_used_bytes": used * GIB} for used in (BEFORE, 3)]}
+    (folder / "machine.json").write_text(json.dumps(machine), encoding="utf-8")
+    places = {f"JUPYTER_{name}_DIR": str(folder / name) for name in ("CONFIG", "DATA", "RUNTIME")}
+    return {
+        **os.environ,
+        **places,
+        "JUPYTER_NO_CONFIG": "1",
+        "IPYTHONDIR": str(folder / "ipython"),
+        "JUPYTER_GPU_LEASE_DIR": str(folder / "leases"),
+        "JUPYTER_GPU_SIMULATE": str(folder / "machine.json"),
+    }
 
 
-@pytest.fixture
-def kernelspecs(lease_directory, monkeypatch):
-    """Our kernelspecs, where Jupyter finds them."""
-    share = lease_directory.parent / "share"
-    shutil.copytree(KERNELSPECS, share / "kernels")
-    monkeypatch.setenv("JUPYTER_PATH", str(share))
-
-
-@pytest.fixture
-def visible_text(tmp_path):
+@pytest.fixture(scope="module")
+def visible_text():
     """What a person sees of an HTML file in a browser that reaches nothing but files."""
     if not CHROMIUM.exists():
         if os.environ.get("CI"):
@@ -62,7 +65,9 @@ def visible_text(tmp_path):
             def look(path, script="document.body.innerText"):
                 page = browser.new_page()
                 page.goto(path.as_uri(), wait_until="domcontentloaded")
-                return page.evaluate(script)
+                found = page.evaluate(script)
+                page.close()
+                return found
 
             yield look
         finally:
@@ -79,25 +84,30 @@ def notebook(folder, *sources, name="watch.ipynb", kernel="python3"):
     return folder / name
 
 
-def run(*words, **environ):
-    """Run a command of this environment, and return what it said; it has to succeed."""
+def run(*words, environ):
+    """Run a command of this environment; it has to succeed."""
     done = subprocess.run(
         [str(BIN / words[0]), *map(str, words[1:])],
         capture_output=True,
         text=True,
-        env={**os.environ, **environ},
+        env=environ,
         stdin=subprocess.DEVNULL,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
 
 
-def convert(path, kind="html", *more):
-    """Convert a notebook with nbconvert; returns the file that it wrote."""
-    said = run("jupyter", "nbconvert", "--to", kind, *more, path)
-    assert "Traceback" not in said
-    return path.with_suffix({"html": ".html", "markdown": ".md", "script": ".py"}[kind])
+def convert(path, exporter="html"):
+    """Convert a notebook as nbconvert does; returns the file that it wrote."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nbconvert's own
+        import nbconvert
+
+        text, about = nbconvert.get_exporter(exporter)().from_filename(str(path))
+    target = path.with_suffix(about["output_extension"])
+    target.write_text(text, encoding="utf-8")
+    return target
 
 
 def shown(document):
@@ -114,21 +124,28 @@ def gib(number):
     return f"{number}.0"
 
 
-def test_nbconvert_runs_a_notebook_and_shows_the_last_numbers_offline(
-    tmp_path, two_gpus, visible_text
-):
-    page = convert(notebook(tmp_path), "html", "--execute")
-    markup = page.read_text(encoding="utf-8")
-    assert "application/vnd.jupyter.widget" not in markup
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """A notebook that was run in a batch, and the page that nbconvert made of it."""
+    folder = tmp_path_factory.mktemp("ran")
+    path, environ = notebook(folder), own_places(folder)
+    run("jupyter", "nbconvert", "--to", "notebook", "--execute", "--inplace", path, environ=environ)
+    return path
+
+
+def test_nbconvert_runs_a_notebook_and_shows_the_last_numbers_offline(tmp_path, visible_text):
+    path, environ = notebook(tmp_path), own_places(tmp_path)
+    run("jupyter", "nbconvert", "--to", "html", "--execute", path, environ=environ)
+    page = path.with_suffix(".html")
+    assert "application/vnd.jupyter.widget" not in page.read_text(encoding="utf-8")
     text = visible_text(page)
     assert text.count("cuda:0") == text.count("cuda:1") == 1
     assert gib(AFTER) in text
     assert gib(BEFORE) not in text
 
 
-def test_a_run_notebook_has_one_picture_of_the_end_and_no_widgets(tmp_path, two_gpus):
-    run("jupyter", "execute", "--inplace", notebook(tmp_path))
-    document = nbformat.read(tmp_path / "watch.ipynb", as_version=4)
+def test_a_run_notebook_has_one_picture_of_the_end_and_no_widgets(ran):
+    document = nbformat.read(ran, as_version=4)
     (bundle,) = shown(document)
     assert set(bundle) == {"text/html", "text/plain"}
     for text in bundle.values():
@@ -137,45 +154,46 @@ def test_a_run_notebook_has_one_picture_of_the_end_and_no_widgets(tmp_path, two_
     assert "widgets" not in document.metadata
 
 
-def test_papermill_leaves_the_picture_of_the_end_and_no_widgets(tmp_path, two_gpus):
-    run("papermill", notebook(tmp_path), tmp_path / "done.ipynb", "--no-progress-bar")
-    document = nbformat.read(tmp_path / "done.ipynb", as_version=4)
+def test_papermill_leaves_the_picture_of_the_end_and_no_widgets(tmp_path):
+    done, environ = tmp_path / "done.ipynb", own_places(tmp_path)
+    run("papermill", notebook(tmp_path), done, "--no-progress-bar", environ=environ)
+    document = nbformat.read(done, as_version=4)
     (bundle,) = shown(document)
     assert gib(AFTER) in bundle["text/html"]
     assert VIEW not in bundle
     assert "widgets" not in document.metadata
 
 
-def test_markdown_and_scripts_are_readable(tmp_path, two_gpus):
-    path = notebook(tmp_path)
-    run("jupyter", "execute", "--inplace", path)
-    markdown = convert(path, "markdown").read_text(encoding="utf-8")
+def test_markdown_and_scripts_are_readable(ran):
+    markdown = convert(ran, "markdown").read_text(encoding="utf-8")
     assert gib(AFTER) in markdown
     assert gib(BEFORE) not in markdown
-    script = convert(path, "script").read_text(encoding="utf-8")
+    script = convert(ran, "python").read_text(encoding="utf-8")
     compile(script, "watch.py", "exec")
     assert "cuda:0" not in script
 
 
-def test_plain_text_shows_the_devices_within_eighty_columns(tmp_path, two_gpus):
-    run("jupyter", "execute", "--inplace", notebook(tmp_path))
-    (bundle,) = shown(nbformat.read(tmp_path / "watch.ipynb", as_version=4))
+def test_plain_text_shows_the_devices_within_eighty_columns(ran):
+    (bundle,) = shown(nbformat.read(ran, as_version=4))
     lines = bundle["text/plain"].splitlines()
     assert any("cuda:0" in line and gib(AFTER) in line for line in lines)
     assert max(map(len, lines)) <= 80
 
 
-def test_a_notebook_with_an_evil_name_is_only_text(tmp_path, simulate, kernelspecs, visible_text):
-    simulate("2xH200")
+def test_a_notebook_with_an_evil_name_is_only_text(tmp_path, visible_text):
+    shutil.copytree(KERNELSPECS, tmp_path / "share/kernels")
     name = "<img src=x onerror=\"document.title='taken'\"> <script>.ipynb"
     path = notebook(tmp_path, *CELLS[:2], name=name, kernel="pytorch-1gpu")
-    run(
-        "jupyter", "nbconvert", "--to", "html", "--execute", "--output", "safe.html", path,
-        JPY_SESSION_NAME=str(path),
-    )  # fmt: skip
+    environ = {
+        **own_places(tmp_path),
+        "JUPYTER_GPU_SIMULATE": "2xH200",
+        "JUPYTER_PATH": str(tmp_path / "share"),
+        "JPY_SESSION_NAME": str(path),
+    }
+    words = ("--to", "html", "--execute", "--output", "safe.html", path)
+    run("jupyter", "nbconvert", *words, environ=environ)
     page = tmp_path / "safe.html"
-    text = visible_text(page)
-    assert "<img src=x onerror=" in text
+    assert "<img src=x onerror=" in visible_text(page)
     assert visible_text(page, "document.querySelectorAll('.jgm img, .jgm script').length") == 0
     assert visible_text(page, "document.title") != "taken"
 
@@ -253,11 +271,12 @@ class FrontEnd:
         nbformat.write(document, path)
 
 
-@pytest.fixture
-def front_end(two_gpus):
+@contextlib.contextmanager
+def front_end(folder):
     """A front end with a person, and its kernel."""
     manager = KernelManager(kernel_name="python3")
-    manager.start_kernel(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    manager.start_kernel(env=own_places(folder), **quiet)
     client = manager.blocking_client()
     try:
         client.start_channels()
@@ -269,21 +288,36 @@ def front_end(two_gpus):
         manager.context.destroy(linger=0)
 
 
-@pytest.fixture
-def saved(front_end, tmp_path):
-    """The path of a notebook with a live monitor as JupyterLab saves it, after the last cell."""
-    front_end.run(CELLS[0])
-    front_end.run(CELLS[1])
-    front_end.open_view()
-    front_end.run(CELLS[2])
-    front_end.listen(
-        lambda heard: (
-            heard["msg_type"] == "update_display_data"
-            and gib(AFTER) in heard["content"]["data"]["text/html"]
+@pytest.fixture(scope="module")
+def early_and_saved(tmp_path_factory):
+    """Notebooks with a live monitor as JupyterLab saves them: at once, and after a last cell."""
+    folder = tmp_path_factory.mktemp("saved")
+    with front_end(folder) as person:
+        person.run(CELLS[0])
+        person.run(CELLS[1])
+        person.save(folder / "early.ipynb")
+        person.open_view()
+        person.run(CELLS[2])
+        person.listen(
+            lambda heard: (
+                heard["msg_type"] == "update_display_data"
+                and gib(AFTER) in heard["content"]["data"]["text/html"]
+            )
         )
-    )
-    front_end.save(tmp_path / "watch.ipynb")
-    return tmp_path / "watch.ipynb"
+        person.save(folder / "watch.ipynb")
+    return folder / "early.ipynb", folder / "watch.ipynb"
+
+
+@pytest.fixture
+def early(early_and_saved):
+    """One that was saved before any other cell ran."""
+    return early_and_saved[0]
+
+
+@pytest.fixture
+def saved(early_and_saved):
+    """One that was saved after the last cell."""
+    return early_and_saved[1]
 
 
 def test_a_saved_notebook_has_the_live_view_and_the_last_picture(saved):
@@ -304,17 +338,12 @@ def test_a_saved_notebook_converts_to_a_page_with_the_last_state_once(saved, vis
     assert gib(BEFORE) not in text
 
 
-def test_a_notebook_saved_before_any_other_cell_shows_what_there_was(
-    front_end, tmp_path, visible_text
-):
-    front_end.run(CELLS[0])
-    front_end.run(CELLS[1])
-    front_end.save(tmp_path / "watch.ipynb")
+def test_a_notebook_saved_before_any_other_cell_shows_what_there_was(early, visible_text):
     script = (
         "document.querySelectorAll('details').forEach(one => one.open = true),"
         "document.body.innerText"
     )
-    text = visible_text(convert(tmp_path / "watch.ipynb"), script)
+    text = visible_text(convert(early), script)
     assert text.count("cuda:0") == 1
     assert gib(BEFORE) in text
 
