@@ -163,12 +163,13 @@ class CellWatch:
     def _look(self, cell: int | None, when: When, line: int | None = None) -> None:
         """Note what is new; it happened during this cell up to this line, or after its end.
 
-        What initialised CUDA in a running cell is left to the cell's own thread to find out: only
-        there is it known which import has come to its end.
+        What a running cell does is left to the cell's own thread to find out: only there is it
+        known which import has come to its end, and which value was set before CUDA was initialised.
         """
-        mine = self._current is None or threading.get_ident() == self._thread
+        if self._current is not None and threading.get_ident() != self._thread:
+            return
         value = self._environ.get(VISIBLE)
-        if mine and self._frozen is None and self._driver.is_frozen():
+        if self._frozen is None and self._driver.is_frozen():
             values = dict.fromkeys((self._value, value))
             self._frozen = self._freeze(cell, when, line, tuple(values))
         self._note_imports(cell, when)

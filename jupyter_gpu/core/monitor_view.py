@@ -128,7 +128,9 @@ def cards_of(moment: Moment, choice: Choice) -> tuple[Card, ...]:
     rows = moment.overview.shown
     chosen: list[tuple[int | None, InForce]]
     if choice.uuids is None:
-        chosen = [(row.ordinal, row) for row in rows]
+        # A device that is lost leaves what CUDA shows, but not the page of whoever watches it.
+        gone = [(None, row) for row in moment.gone]
+        chosen = [*((row.ordinal, row) for row in rows), *gone]
     else:
         visible = {row.uuid: row for row in reversed(rows)}
         chosen = [
