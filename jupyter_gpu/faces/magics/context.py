@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
 from datetime import datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from jupyter_gpu.adapters.machine import SIMULATE, Machine, find_machine
 from jupyter_gpu.kernel_process import look_at_kernel, remember_leased
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from jupyter_gpu.cell_watch import CellWatch
-    from jupyter_gpu.core.history import History
     from jupyter_gpu.core.overview import Overview
     from jupyter_gpu.faces.hooks import CellHooks
     from jupyter_gpu.feed import Feed
@@ -60,7 +58,11 @@ class Context:
         sensors
             Also read utilisation, temperature and power, which is slow.
         """
-        overview = read_overview(os.environ, machine=self.machine(), sensors=sensors)
+        return self._with_kernel(
+            read_overview(os.environ, machine=self.machine(), sensors=sensors)
+        )
+
+    def _with_kernel(self, overview: Overview) -> Overview:
         remember_leased(self.watch, overview.holdings)
         process = look_at_kernel(os.environ, overview.inventory, self.watch)
         return dataclasses.replace(overview, process=process)
@@ -83,17 +85,11 @@ class Context:
             return self._feed
         from jupyter_gpu.feed import Feed  # noqa: PLC0415 - only for a monitor
 
-        seen = _SeenFromOutside(self.watch)
-
         def read(machine: Machine) -> Overview:
-            overview = read_overview(os.environ, machine=machine)
-            remember_leased(self.watch, overview.holdings)
-            process = look_at_kernel(os.environ, overview.inventory, cast("CellWatch", seen))
-            return dataclasses.replace(overview, process=process)
+            return self._with_kernel(read_overview(os.environ, machine=machine))
 
         self._feed = Feed(read, lambda: find_machine(os.environ), lambda: os.environ.get(SIMULATE))
         if self._hooks is not None:
-            self._hooks.tell(seen)
             self._hooks.tell(self._feed)
         return self._feed
 
@@ -102,30 +98,3 @@ class Context:
         """Return the present in the reader's time zone."""
         return datetime.now().astimezone()
 
-
-class _SeenFromOutside:
-    """What has been seen of the cells, as another thread may ask for it while one runs.
-
-    Only the cell's own thread can tell which of its lines imported or initialised something. Were
-    another one to take note of it first, the cell's end would find nothing new.
-    """
-
-    def __init__(self, watch: CellWatch) -> None:
-        self._watch = watch
-        self.launch, self.known_devices = watch.launch, watch.known_devices
-        self._running: tuple[int, History] | None = None
-
-    def cell_begins(self, number: int | None) -> None:  # noqa: ARG002 - what hooks tell
-        """Keep what is known until now; called in the cell's thread."""
-        self._running = threading.get_ident(), self._watch.history()
-
-    def cells_end(self) -> None:
-        """Let everything be asked again."""
-        self._running = None
-
-    def history(self) -> History:
-        """Return what is known; while a cell runs, in other threads, what was known before it."""
-        running = self._running
-        if running is None or running[0] == threading.get_ident():
-            return self._watch.history()
-        return running[1]
