@@ -130,7 +130,7 @@ def test_many_cells_on_many_devices_say_which_have_no_label(tmp_path):
     said = texts(target)
     labels = [text for text in said if re.fullmatch(r"\[\d+\]", text or "")]
     assert 20 < len(labels) < 200
-    assert any(f"the {200 - len(labels)} shortest cells without a label" in text for text in said)
+    assert any(f"· {200 - len(labels)} short cells without a label" in text for text in said)
     assert "cuda:15 = physical 18" in said
 
 

@@ -41,7 +41,8 @@ _DAY = 86400.0
 # Blue and vermilion of the palette of Okabe and Ito: told apart by colour-blind readers, and by
 # their brightness in a grey print. The kinds of memory differ by hatching besides.
 _MINE, _WHOLE, _LOAD, _INK, _FAINT = "#0072b2", "#56606b", "#b84700", "#1f2328", "#c9ced6"
-_EMPTY, _BOUNDARY = "#eceff2", "#6e7781"
+_LOAD_AREA, _EMPTY = "#f4e3d9", "#eceff2"
+_BOUNDARY, _ONE_OF_MANY = "#6e7781", "#9aa1a9"
 _WIDTH_INCHES, _LEFT_INCHES, _RIGHT_INCHES = 10.0, 0.65, 0.2
 _TOP_INCHES, _BOTTOM_INCHES, _TITLE_INCHES, _ROW_INCHES = 0.34, 0.45, 0.3, 0.15
 _LEAST_SECONDS = 10.0
@@ -135,8 +136,11 @@ def _picture(lines: Sequence[Line], spans: Sequence[Span], kind: str) -> bytes:
         figure = Figure(facecolor="white")
         _draw(figure, lines, spans)
         buffer = io.BytesIO()
-        about = {"Title": "GPU timeline", "Date": None} if kind == "svg" else None
-        figure.savefig(buffer, format=kind, dpi=150, metadata=about)
+        if kind == "svg":
+            about = {"Title": "GPU timeline", "Date": None}
+            figure.savefig(buffer, format=kind, metadata=about)
+        else:
+            figure.savefig(buffer, format=kind, dpi=150)
     picture = buffer.getvalue()
     return _accessible(picture, spoken(lines, spans)) if kind == "svg" else picture
 
@@ -177,7 +181,7 @@ def _draw(figure: Figure, lines: Sequence[Line], spans: Sequence[Span]) -> None:
     for panel in panels[1:]:
         _draw_boundaries(panel, spans)
     left_out = len(spans) - len(labels)
-    note = f" · the {in_words(left_out, 'shortest cell')} without a label" if left_out else ""
+    note = f" · {in_words(left_out, 'short cell')} without a label" if left_out else ""
     _draw_times(panels[-1], began, ended, note)
     _draw_legend(figure, height)
 
@@ -232,7 +236,7 @@ def _draw_memory(panel: Axes, line: Line) -> None:
 def _draw_load(panel: Axes, line: Line) -> None:
     """Draw the load from 0 to 100 %, as a line over a light area."""
     times = [_days(at) for at in line.times]
-    panel.fill_between(times, line.load_percent, color=_LOAD, alpha=0.15, linewidth=0)
+    panel.fill_between(times, line.load_percent, color=_LOAD_AREA, linewidth=0)
     panel.plot(times, line.load_percent, color=_LOAD, linewidth=1)
     _draw_single_points(panel, times, line.load_percent, _LOAD)
     panel.set_ylim(0, 118)
@@ -275,10 +279,10 @@ def _draw_cells(strip: Axes, spans: Sequence[Span], labels: Mapping[int, int]) -
 def _draw_boundaries(panel: Axes, spans: Sequence[Span]) -> None:
     """Draw where cells begin, and with dots where they end."""
     few = len(spans) <= _MOST_ENDS
-    width, strength = (0.6, 1.0) if few else (0.3, 0.7)
+    color, width = (_BOUNDARY, 0.6) if few else (_ONE_OF_MANY, 0.3)
     whole_height = panel.get_xaxis_transform()
     begins = panel.vlines([_days(span.began) for span in spans], 0, 1, transform=whole_height)
-    begins.set(color=_BOUNDARY, linewidth=width, alpha=strength, zorder=3)
+    begins.set(color=color, linewidth=width, zorder=3)
     if few:
         ends = panel.vlines([_days(span.ended) for span in spans], 0, 1, transform=whole_height)
         ends.set(color=_BOUNDARY, linewidth=width, linestyle=":", zorder=3)
