@@ -13,7 +13,7 @@ from collections.abc import Mapping
 LIMIT_BYTES = 4096
 # What stands around the value of a widget in a message on its way, measured with ipykernel 7.4:
 # headers of itself and of the cell, signature, ids, and the comm's own words.
-MESSAGE_BYTES = 660
+MESSAGE_BYTES = 690
 # Where nothing fits beside the fast numbers, they stay behind once in so many ticks.
 PATIENCE_TICKS = 3
 
