@@ -60,6 +60,12 @@ _NOT_OURS = (
     "No 2 GPUs are free",
 )
 
+_BUSY = """
+import pathlib, time
+end = pathlib.Path(%r)
+while not end.exists():
+    time.sleep(0.02)
+""".strip()
 # Lab drops a run silently while the websocket is not open, although the indicator says idle.
 _READY = """async seconds => {
   const deadline = Date.now() + 1000 * seconds;
@@ -110,7 +116,14 @@ class Site:
     """A Jupyter server whose machine is a file, and the browser that looks at it."""
 
     def __init__(self, folder, browser, artefacts, *, environ=None, wait="300ms"):
-        self.folder, self.browser, self.artefacts = folder, browser, artefacts
+        self.folder, self.artefacts = folder, artefacts
+        self.busy = 0
+        # One for all pages, so that they find the scripts of JupyterLab where the first left them.
+        self.context = browser.new_context(
+            viewport={"width": WIDE[0], "height": WIDE[1]},
+            device_scale_factor=2 if PICTURES else 1,
+        )
+        self.context.set_default_timeout(MILLISECONDS)
         self.config = folder / "config"
         self.lease_directory = folder / "leases"
         self.description = folder / "machine.json"
@@ -187,34 +200,26 @@ class Site:
             path.unlink()
 
     @contextlib.contextmanager
-    def window(self, name, *, size=WIDE):
+    def window(self, name):
         """Open a window for one test; whatever leaves this machine, or an error, fails the test."""
-        context = self.browser.new_context(
-            viewport={"width": size[0], "height": size[1]},
-            device_scale_factor=2 if PICTURES else 1,
-        )
-        context.set_default_timeout(MILLISECONDS)
-        window = Window(self, context, name)
+        window = Window(self, self.context, name)
         try:
             yield window
         finally:
-            for page in context.pages:
-                window.shot("end", page=page)
-            context.close()
-        assert window.strayed == [], "requests have left this machine"
+            window.close()
+        assert window.strayed == [], "requests for other machines"
         errors = [one for one in window.errors if not any(map(one.startswith, _NOT_OURS))]
         assert errors == [], f"errors of the page: {errors}"
 
 
 class Window:
-    """One person's browser window: pages that share their cookies, watched."""
+    """One person's browser window, all of whose pages are watched."""
 
     def __init__(self, site, context, name):
         self.site, self.context, self.name = site, context, name
         self.strayed, self.errors = [], []
         self._shots = 0
         context.on("page", self._watch)
-        context.route("**/*", self._only_here)
         self.page = context.new_page()
 
     def _watch(self, page):
@@ -222,18 +227,18 @@ class Window:
         page.on("websocket", lambda socket: self._note(socket.url))
         page.on("pageerror", lambda error: self.errors.append(f"{error}\n{error.stack}"))
 
-    def _only_here(self, route):
-        if self._note(route.request.url):
-            route.continue_()
-        else:
-            route.abort()
-
     def _note(self, url):
         parts = urlsplit(url)
         here = parts.scheme in ("data", "blob", "about") or parts.hostname == "127.0.0.1"
         if not here:
             self.strayed.append(url)
-        return here
+
+    def close(self):
+        """Take a last picture of each page, and close them."""
+        for page in self.context.pages:
+            self.shot("end", page=page)
+            page.close()
+        self.context.remove_listener("page", self._watch)
 
     def shot(self, what, *, clip=None, page=None):
         """Write a picture of the page among the artefacts of the test run."""
@@ -318,6 +323,29 @@ class Notebook:
         """Run code in the last cell, and return the cell when it is done."""
         return self.begin(code).done()
 
+    @contextlib.contextmanager
+    def busy(self):
+        """A cell that runs as long as the block; gives it."""
+        self.site.busy += 1
+        end = self.site.folder / f"end-{self.site.busy}"
+        cell = self.begin(_BUSY % str(end))
+        cell.prompt(r"\[\*\]:")
+        yield cell
+        end.touch()
+        cell.done()
+
+    def run_again(self, number):
+        """Run a cell that is there."""
+        cell = self.cell(number)
+        cell.place.locator(".cm-content").click()
+        self.page.keyboard.press("Shift+Enter")
+        return cell.done()
+
+    def menu(self, name, item):
+        """Choose an item of a menu."""
+        self.page.locator(".lm-MenuBar-item", has_text=name).first.click()
+        self.page.locator(".lm-Menu-item", has_text=item).first.click()
+
     def save(self):
         self.page.evaluate("window.jupyterapp.shell.currentWidget.context.save()")
 
@@ -346,7 +374,8 @@ class Notebook:
             "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", name
         )
         light = str("Light" in name).lower()
-        self.page.locator(f"body[data-jp-theme-light='{light}']").wait_for()
+        self.page.locator(f"body[data-jp-theme-light='{light}']").wait_for(state="attached")
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
 
 
 class Cell:
@@ -358,11 +387,15 @@ class Cell:
         self.place = panel.locator(f".jp-Notebook-cell[data-windowed-list-index='{number}']")
         self.output = self.place.locator(".jp-Cell-outputArea")
 
+    def prompt(self, pattern):
+        """Wait until what stands before its input is this."""
+        prompt = self.place.locator(".jp-InputPrompt")
+        poll(lambda: re.fullmatch(pattern, prompt.inner_text().strip()), within=SECONDS)
+        return self
+
     def done(self):
         """Wait until it has run."""
-        prompt = self.place.locator(".jp-InputPrompt")
-        poll(lambda: re.fullmatch(r"\[\d+\]:", prompt.inner_text().strip()), within=SECONDS)
-        return self
+        return self.prompt(r"\[\d+\]:")
 
     @property
     def text(self):
@@ -382,6 +415,10 @@ class Cell:
         except pytest.fail.Exception:
             pytest.fail(f"{words} not within {within} s in: {state.get('text')}")
         return self
+
+    def counts(self, word, times, *, within=SECONDS):
+        """Wait until its output shows a word so many times."""
+        poll(lambda: self.text.count(word) == times, within=within, every=0.02)
 
     def shot(self, what):
         """A picture of the cell's output among the artefacts."""
@@ -414,12 +451,14 @@ def artefacts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    """A Chromium that finds no host but this one."""
+    """A Chromium that reaches no machine but this one, neither by name nor by address."""
     require_chromium()
     from playwright.sync_api import sync_playwright
 
     flags = [
         "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        "--proxy-server=http://127.0.0.1:9",  # nobody listens there
+        "--proxy-bypass-list=127.0.0.1",
         "--disable-dev-shm-usage",
         *(["--no-sandbox"] if os.getuid() == 0 else []),
     ]
@@ -438,6 +477,7 @@ def a_site(browser, artefacts, **options):
         site = Site(folder, browser, artefacts, **options)
         with site.server:
             yield site
+        site.context.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
