@@ -424,7 +424,9 @@ class Cell:
         """A picture of the cell's output among the artefacts."""
         window = self.notebook.window
         window._shots += 1
-        self.output.screenshot(path=window.site.artefacts / f"{window.name}-{window._shots}-{what}.png")
+        self.output.screenshot(
+            path=window.site.artefacts / f"{window.name}-{window._shots}-{what}.png"
+        )
 
 
 def picture(name, page, place=None, *, clip=None):

@@ -298,7 +298,9 @@ def test_axe_finds_nothing_wrong_in_what_is_shown(site, lab_notebook, browser):
     assert {name: one["violations"] for name, one in found.items() if one["violations"]} == {}
 
 
-@pytest.mark.skipif(not PICTURES, reason="JUPYTER_GPU_PICTURES asks for the documentation's pictures")
+@pytest.mark.skipif(
+    not PICTURES, reason="JUPYTER_GPU_PICTURES asks for the documentation's pictures"
+)
 def test_the_pictures_of_the_documentation_are_drawn(site, lab_notebook):
     notebook = lab_notebook
     pid = notebook.kernel_pid
