@@ -1,8 +1,14 @@
 """JupyterLab in a real browser, from the click in the launcher on."""
 
+import contextlib
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from conftest import poll
 from doubles import gpu
 from doubles.machine import DriverDouble
 from kernels import leases
@@ -52,8 +58,25 @@ def test_the_map_is_shown_with_the_devices_of_the_lease(lab):
     lab.shot("map")
 
 
-def test_a_refusal_is_a_dialog_with_all_its_words_and_the_launcher_goes_on(lab):
-    with jupyter_gpu.acquire("all"):
+@pytest.fixture
+def somebody_trains(site, tmp_path):
+    """A command on all devices of the machine, as ``jupyter gpu run`` starts it."""
+    (tmp_path / "train.py").write_text("import signal\nsignal.pause()\n", encoding="utf-8")
+    places = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    words = ("-m", "jupyter_gpu", "run", "--gpus", "all", "--", "python", "train.py")
+    running = subprocess.Popen(
+        [sys.executable, *words], cwd=tmp_path, env={**os.environ, "PATH": places}
+    )
+    poll(leases)
+    yield running
+    running.terminate()
+    running.wait()
+
+
+def test_a_refusal_is_a_dialog_with_all_its_words_and_the_launcher_goes_on(lab, somebody_trains):
+    with contextlib.ExitStack() as ends:
+        ends.callback(somebody_trains.wait)
+        ends.callback(somebody_trains.terminate)
         lab.launch(TWO)
         dialog = lab.dialog()
         shown = dialog.inner_text()
@@ -62,7 +85,7 @@ def test_a_refusal_is_a_dialog_with_all_its_words_and_the_launcher_goes_on(lab):
         first, *lines = [line.strip() for line in shown.splitlines() if line.strip()]
         assert first == "Error Starting Kernel"
         assert lines[0] == "No 2 GPUs are free (4 on this machine)."
-        assert lines[1].startswith("0, 1, 2, 3  ")
+        assert re.fullmatch(r"0, 1, 2, 3  \S+  python train.py  since \d\d:\d\d", lines[1])
         assert "jupyter gpu install --gpus 2 --wait 30m --name wait-2" in lines
         assert "Traceback" not in shown
         box = dialog.locator(".jp-Dialog-content").bounding_box()
@@ -71,7 +94,7 @@ def test_a_refusal_is_a_dialog_with_all_its_words_and_the_launcher_goes_on(lab):
         other = lab.page.locator(".jp-Dialog", has_text="Select Kernel")
         other.locator(".jp-mod-reject").click()
         lab.page.locator(".jp-Dialog").wait_for(state="detached")
-    assert leases() == ()
+    poll(lambda: leases() == ())
     lab.new_launcher()
     notebook = lab.launch(TWO)
     notebook.ready()
