@@ -34,6 +34,15 @@ VISIBLE = "import os; print('visible', os.environ['CUDA_VISIBLE_DEVICES'])"
 TOO_LATE = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'"
 
 
+def test_a_request_for_another_machine_is_seen_and_goes_nowhere(lab):
+    there = "http://198.51.100.7/"
+    assert lab.page.evaluate("there => fetch(there).then(() => 'came', () => 'failed')", there) == (
+        "failed"
+    )
+    assert lab.strayed == [there]
+    lab.strayed.clear()
+
+
 def test_the_launcher_has_an_entry_for_every_number_of_gpus(lab, eventually):
     section = lab.page.locator(".jp-Launcher-section", has_text="Notebook").first
     titles = section.locator(".jp-LauncherCard-label").all_inner_texts()
