@@ -158,13 +158,27 @@ class WatchedDevices:
         if fresh:
             self._look_around(machine, now)
         readings = self._read_devices(machine, uuids, visible=visible)
-        if _signs(readings) != self._signs and not fresh:
+        changed = _signs(readings) != self._signs and not fresh
+        if changed or self._has_newcomers(readings):
             self._due = True
-            if age >= SPACING_SECONDS:
+            if not fresh and age >= SPACING_SECONDS:
                 self._look_around(machine, now)
                 readings = self._read_devices(machine, uuids, visible=visible)
         self._signs = _signs(readings)
         return Sight(self._overview, readings, self._silence, self._gone)
+
+    def _has_newcomers(self, readings: Mapping[str, Reading]) -> bool:
+        """Return whether a process has come since the whole machine was read.
+
+        That can be in the moment between that reading and this one.
+        """
+        devices = self._overview.inventory.devices
+        listed = {one.uuid: {process.pid for process in one.processes} for one in devices}
+        return any(
+            process.pid not in listed.get(uuid, ())
+            for uuid, reading in readings.items()
+            for process in reading.processes or ()
+        )
 
     def _look_around(self, machine: Machine, now: float) -> None:
         """Read the whole machine. Where it has fallen silent, its devices are kept as they were."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from jupyter_gpu.core.errors import GPUError
@@ -43,7 +44,7 @@ _OUTSIDE = (
     "The monitor needs IPython: run it in a notebook. In a terminal,  jupyter gpu status  shows "
     "the GPUs."
 )
-_NO_WIDGETS = "This picture is renewed when a cell ends.  %pip install ipywidgets  makes it live."
+_NO_WIDGETS = "Renewed when a cell ends; live after  %pip install ipywidgets"
 _OLDEST = 8  # of ipywidgets
 _ABOUT_SECONDS = 0.1
 
@@ -86,6 +87,7 @@ class Monitor:
             uuids = None if names is None else chosen_uuids(names, self._feed.look().overview)
         self._choice = Choice(uuids, compact)
         self._pid = os.getpid()
+        self._since = time.time()  # what other monitors have seen before is theirs
         self._lock = threading.RLock()
         self._identity = secrets.token_hex(4)
         self._seen: dict[str, Seen] = {}
@@ -102,13 +104,13 @@ class Monitor:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """What has been read of each device, oldest first: plain rows, memory in bytes."""
-        return rows_of(self._past, tuple(self._seen.values()))
+        """What has been read of each device since this was made, oldest first; memory in bytes."""
+        return rows_of(self._past, tuple(self._seen.values()), self._since)
 
     @property
     def cells(self) -> list[dict[str, Any]]:
         """The cells that ran meanwhile, and when they began and ended."""
-        return cells_of(self._past)
+        return cells_of(self._past, self._since)
 
     def frame(self) -> Any:  # noqa: ANN401 - pandas' own
         """Return the history as a pandas DataFrame.
@@ -137,7 +139,7 @@ class Monitor:
     def as_json(self) -> dict[str, Any]:
         """Look once, and return what there is as JSON has it."""
         moment = self._look()
-        return answer_of(moment, seen_in(moment.overview, self._choice.uuids))
+        return answer_of(moment, seen_in(moment.overview, self._choice.uuids), self._since)
 
     def refresh(self) -> None:
         """Look now, and show all of it."""

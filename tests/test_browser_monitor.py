@@ -273,7 +273,7 @@ def test_axe_finds_nothing_wrong_in_what_is_shown(site, lab_notebook, browser):
     }
     for cell in shown.values():
         cell.says("2 of 4 GPUs are yours")
-    live(shown["%gpu monitor"]).get_by_text("The other 2 devices").click()
+    live(shown["%gpu monitor"]).get_by_text("The rest of this machine: 2 devices").click()
     # Lab's body has no height: to axe, all in it is outside of the screen and has no contrast.
     notebook.page.add_style_tag(content=HIGH)
     notebook.page.set_viewport_size({"width": WIDE[0], "height": 2200})

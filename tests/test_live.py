@@ -20,7 +20,7 @@ ON_IT = Reading(9, processes=(Process(1, 5), Process(2, 3), Process(3, None)))
         (ON_IT, (1, 2), (1, 2, 3), 8),
         (ON_IT, (1, 3), (1, 2, 3), None),
         (ON_IT, (4,), (1, 2, 3, 4), 0),
-        (ON_IT, (1, 2), (2,), 3),
+        (ON_IT, (1, 2), (2,), None),
         (Reading(9), (1,), (1,), None),
         (Reading(9, processes=()), (1,), (1,), 0),
     ],

@@ -157,7 +157,7 @@ def test_nothing_but_the_numbers_changes_where_nothing_has_changed():
 
 def test_the_rest_of_the_machine_is_folded_with_its_holders_and_the_queue():
     live = parts(moment(4, (3,), waiters=waiting()), ALL)
-    assert live.rest_title == "The other 3 devices: 2 free · 1 in the queue"
+    assert live.rest_title == "The rest of this machine: 3 devices, 2 free · 1 in the queue"
     assert "0 H200 0.0 of 140.4 GiB 0 % bob (expb.ipynb)" in flat(live.rest)
     assert "Waiting, in this order: carol for 2 GPUs." in flat(live.rest)
 
@@ -170,7 +170,7 @@ def test_where_nothing_is_left_there_is_no_rest():
 
 def test_where_leases_mean_nothing_no_device_is_called_free():
     shown = moment(4, (3,), leasing=Leasing(exclusive=False))
-    assert parts(shown, ALL).rest_title == "The other 3 devices"
+    assert parts(shown, ALL).rest_title == "The rest of this machine: 3 devices"
 
 
 def test_the_page_says_when_it_was_and_needs_nothing_from_elsewhere():

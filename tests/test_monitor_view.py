@@ -123,11 +123,11 @@ def test_processes_have_owners_this_kernel_first_then_the_largest():
     ]
 
 
-def test_a_pid_that_means_another_process_here_is_not_this_kernel():
+def test_where_our_pid_may_be_another_process_nobody_can_tell_what_is_mine():
     shown = moment(own=(3,))
     shown = replace(shown, overview=replace(shown.overview, seen=()))
     found = cards_of(shown, ALL)[0]
-    assert found.memory_mine_bytes == 0
+    assert found.memory_mine_bytes is None
     assert [one.own for one in found.processes] == [False, False]
 
 

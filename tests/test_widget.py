@@ -241,7 +241,7 @@ def test_the_rest_of_the_machine_is_folded_away_where_there_is_one(notebook, mon
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monitor.refresh()
     assert monitor._tree._folded in monitor._tree.root.children
-    assert monitor._tree._folded.titles[0].startswith("The other 7 devices")
+    assert monitor._tree._folded.titles[0].startswith("The rest of this machine: 7 devices")
     assert monitor._tree._folded.selected_index is None
 
 

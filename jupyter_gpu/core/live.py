@@ -88,8 +88,9 @@ def memory_here(reading: Reading, own_pids: Iterable[int], known: Iterable[int])
     """
     if reading.processes is None:
         return None
-    mine = frozenset(own_pids) & frozenset(known)
+    mine = frozenset(own_pids)
     found = [process for process in reading.processes if process.pid in mine]
-    if any(process.memory_bytes is None for process in found):
+    certain = frozenset(known)
+    if any(one.memory_bytes is None or one.pid not in certain for one in found):
         return None
-    return sum(process.memory_bytes or 0 for process in found)
+    return sum(one.memory_bytes or 0 for one in found)

@@ -58,7 +58,7 @@ def parts(moment: Moment, choice: Choice) -> Parts:
     rest = _rest_devices(moment, cards)
     return Parts(
         STYLE,
-        _state(moment, _liveness(moment), curves=bool(cards) and not choice.compact),
+        _state(moment, _liveness(moment), choice, curves=bool(cards)),
         f"<div class='{GRID}'>{''.join(_numbers(card, choice) for card in cards)}</div>",
         tuple(_card(card, moment, choice) for card in cards),
         _rest_title(moment, rest),
@@ -82,7 +82,7 @@ def page(moment: Moment, choice: Choice) -> str:
     )
     root = f"{ROOT} {COMPACT}" if choice.compact else ROOT
     when = f"At {moment.at:%H:%M:%S} on {moment.at:%Y-%m-%d}."
-    state = _state(moment, when, curves=bool(cards) and not choice.compact)
+    state = _state(moment, when, choice, curves=bool(cards))
     return f"<div class='{root}'>{STYLE}{state}<div class='{GRID}'>{shown}</div>{folded}</div>"
 
 
@@ -97,10 +97,11 @@ def _safe(text: str) -> str:
     return html.escape(clean(text), quote=True)
 
 
-def _state(moment: Moment, when: str, *, curves: bool) -> str:
-    about = f" Curves: the last {SPAN_WORDS}." if curves else ""
+def _state(moment: Moment, when: str, choice: Choice, *, curves: bool) -> str:
+    about = f" Curves: the last {SPAN_WORDS}." if curves and not choice.compact else ""
     machine = machine_words(moment.overview.inventory)
-    lines = (f"<p>{_safe(line)}</p>" for line in state_lines(moment))
+    told = () if choice.compact else state_lines(moment)
+    lines = (f"<p>{_safe(line)}</p>" for line in told)
     warnings = "".join(f"<li>{_safe(warning)}</li>" for warning in warnings_of(moment))
     listed = f"<ul aria-label='Notes'>{warnings}</ul>" if warnings else ""
     return (
@@ -152,7 +153,7 @@ def _curves(card: Card, moment: Moment) -> str:
     slots = in_slots(card.points, moment.at.timestamp())
     load, memory = slots.load_highest, slots.memory_highest
     load_told = "Load not known" if load is None else f"Load up to {amount_words(load, '%')}"
-    memory_told = "Memory not known" if memory is None else f"Memory up to {in_gib(memory)} GiB"
+    memory_told = "Memory not known" if memory is None else f"Up to {in_gib(memory)} GiB"
     return (
         f"<div class='gc'><div>{load_curve(slots)}{load_told}</div>"
         f"<div>{memory_curve(slots, card.memory_total_bytes)}{memory_told}</div></div>"
@@ -186,8 +187,8 @@ def _rest_title(moment: Moment, rest: tuple[Device, ...]) -> str:
     overview, words = moment.overview, []
     if rest:
         free = sum(standing_words(device, overview) == FREE for device in rest)
-        told = f": {free} free" if overview.leasing.exclusive else ""
-        words.append(f"The other {in_words(len(rest), 'device')}{told}")
+        told = f", {free} free" if overview.leasing.exclusive else ""
+        words.append(f"The rest of this machine: {in_words(len(rest), 'device')}{told}")
     waiting = len(overview.holdings.waiters)
     if waiting:
         words.append(f"{waiting} in the queue")

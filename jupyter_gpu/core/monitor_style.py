@@ -19,6 +19,8 @@ on black by more than 3 to 1; the words say what they say.
 
 from __future__ import annotations
 
+import re
+
 ROOT, COMPACT = "jgm", "gz"
 OVERLAY, GRID = "go", "gg"
 
@@ -32,6 +34,10 @@ _RULES = """
 .jgm *{box-sizing:border-box}
 .jgm .widget-html,.jgm .widget-box,.jgm .widget-gridbox{
  margin:0;padding:0;width:auto;height:auto;min-width:0;max-width:100%;overflow:visible
+}
+.jgm .jupyter-widgets-disconnected::before{content:none}
+.jgm.jupyter-widgets-disconnected .gs::after{
+ content:'The kernel that drew this has ended, so it does not move any more. Run the cell again.'
 }
 .jgm .widget-html>.widget-html-content{font:inherit;line-height:18px;min-width:0;width:100%}
 .jgm p,.jgm ul,.jgm li{margin:0;padding:0;list-style:none;font:inherit}
@@ -98,7 +104,7 @@ _RULES = """
 .jgm.gz .gk,.jgm.gz .gi{height:26px;padding:3px 0}
 .jgm.gz .gk{border-width:0 0 1px;border-radius:0}
 .jgm.gz .gi{
- display:grid;grid-template-columns:minmax(24px,1fr) 218px 164px;gap:10px;padding-left:36%;
+ display:grid;grid-template-columns:minmax(24px,1fr) 250px 164px;gap:10px;padding-left:36%;
  border-width:0 0 1px
 }
 .jgm.gz .gk>.gi{inset:0 0 -1px}
@@ -112,9 +118,11 @@ _RULES = """
  .jgm.gz .gh{max-width:100%}
 }
 @container (max-width:450px){
- .jgm.gz .gi{grid-template-columns:minmax(24px,1fr) 218px 74px;gap:8px}
+ .jgm.gz .gi{grid-template-columns:minmax(24px,1fr) 250px 74px;gap:8px}
  .jgm.gz .gn{display:block}
  .jgm.gz .gn i+i{display:none}
 }
 """
-STYLE = f"<style>{''.join(line.strip() for line in _RULES.splitlines())}</style>"
+# Pages have rules of their own for lists and tables: not being what bears an id outweighs them.
+_HEAVIER = re.sub(r"(\.jgm(?:\.[a-z-]+)*) ", r"\1:not(#_) ", _RULES)
+STYLE = f"<style>{''.join(line.strip() for line in _HEAVIER.splitlines())}</style>"

@@ -243,8 +243,8 @@ def load_words(card: Card) -> str:
 
 
 def amount_words(value: float | None, unit: str) -> str:
-    """Return a rounded amount with its unit; what is unknown is ``"–"``."""
-    return "–" if value is None else f"{value:.0f} {unit}"
+    """Return a rounded amount with its unit; what is unknown is a dash."""
+    return f"– {unit}" if value is None else f"{value:.0f} {unit}"
 
 
 def title_of(moment: Moment) -> str:

@@ -68,20 +68,21 @@ def in_utc(seconds: float) -> str:
     return moment.isoformat(timespec="milliseconds")
 
 
-def rows_of(past: Past, devices: Sequence[Seen]) -> list[dict[str, Any]]:
-    """Return a row for each device and point, oldest first."""
+def rows_of(past: Past, devices: Sequence[Seen], since: float = 0.0) -> list[dict[str, Any]]:
+    """Return a row for each device and point from then on, oldest first."""
     cells = _Cells(past.cells)
     found = [
         (point.at, number, _row(device, point, cells.at(point.at)))
         for number, device in enumerate(devices)
         for point in past.of(device.uuid)
+        if point.at >= since
     ]
     found.sort(key=lambda one: one[:2])
     return [row for _, _, row in found]
 
 
-def cells_of(past: Past) -> list[dict[str, Any]]:
-    """Return the cells that ran meanwhile, oldest first."""
+def cells_of(past: Past, since: float = 0.0) -> list[dict[str, Any]]:
+    """Return the cells that ran then and later, oldest first."""
     return [
         {
             "cell": span.number,
@@ -89,10 +90,13 @@ def cells_of(past: Past) -> list[dict[str, Any]]:
             "ended": None if span.ended is None else in_utc(span.ended),
         }
         for span in past.cells
+        if span.ended is None or span.ended >= since
     ]
 
 
-def answer_of(moment: Moment, devices: Sequence[Seen]) -> dict[str, Any]:
+def answer_of(
+    moment: Moment, devices: Sequence[Seen], since: float = 0.0
+) -> dict[str, Any]:
     """Return one look as what programs read."""
     return {
         "schema": 1,
@@ -100,7 +104,7 @@ def answer_of(moment: Moment, devices: Sequence[Seen]) -> dict[str, Any]:
         "running": moment.running,
         "problem": moment.problem or moment.overview.inventory.problem,
         "devices": [_device(device, moment) for device in devices],
-        "cells": cells_of(moment.past),
+        "cells": cells_of(moment.past, since),
     }
 
 
@@ -117,6 +121,8 @@ def frame_of(rows: list[dict[str, Any]]) -> Any:  # noqa: ANN401 - pandas' own
     except ImportError:
         raise GPUError(_NO_PANDAS) from None
     frame = pd.DataFrame(rows, columns=list(_COLUMNS))
+    for name in ("cell", "ordinal", "index"):
+        frame[name] = frame[name].astype("Int64")  # whole numbers, some of them missing
     frame["time"] = pd.to_datetime(frame["time"], utc=True, format="ISO8601")
     return frame
 
