@@ -32,6 +32,7 @@ H200_BYTES = 150_754_820_096
 SECONDS = 30
 MILLISECONDS = 1000 * SECONDS
 WIDE = (1250, 900)
+_EVERY = 0.1  # seconds between two looks at a page, which has to work for each of them
 SHOWN = "div.jupyter-gpu, .jgm"
 _SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -390,7 +391,11 @@ class Cell:
     def prompt(self, pattern):
         """Wait until what stands before its input is this."""
         prompt = self.place.locator(".jp-InputPrompt")
-        poll(lambda: re.fullmatch(pattern, prompt.inner_text().strip()), within=SECONDS)
+        poll(
+            lambda: re.fullmatch(pattern, prompt.inner_text().strip()),
+            within=SECONDS,
+            every=_EVERY,
+        )
         return self
 
     def done(self):
@@ -411,14 +416,14 @@ class Cell:
             return all(word in state["text"] for word in words)
 
         try:
-            poll(shown, within=within, every=0.02)
+            poll(shown, within=within, every=_EVERY)
         except pytest.fail.Exception:
             pytest.fail(f"{words} not within {within} s in: {state.get('text')}")
         return self
 
     def counts(self, word, times, *, within=SECONDS):
         """Wait until its output shows a word so many times."""
-        poll(lambda: self.text.count(word) == times, within=within, every=0.02)
+        poll(lambda: self.text.count(word) == times, within=within, every=_EVERY)
 
     def shot(self, what):
         """A picture of the cell's output among the artefacts."""
