@@ -124,6 +124,10 @@ def _command(name: str) -> Command:
         module = importlib.import_module(f"jupyter_gpu.faces.commands.{name}")
         command: Command = module.COMMAND
         return command
+    if name == "monitor":
+        raise UsageError(
+            "The monitor is shown in a notebook:  %gpu monitor  Here there is  jupyter gpu status"
+        )
     from jupyter_gpu.core.spelling import did_you_mean  # noqa: PLC0415 - only after a mistake
 
     raise UsageError(

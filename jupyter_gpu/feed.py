@@ -20,6 +20,7 @@ from jupyter_gpu.core.live import Moment, Past, Point, memory_here
 from jupyter_gpu.core.past import Keeper
 from jupyter_gpu.core.readings import Reading
 from jupyter_gpu.watched import PATIENCE_SECONDS, Sight, WatchedDevices
+from jupyter_gpu.watching import Listener, Watching
 
 if TYPE_CHECKING:
     from jupyter_gpu.adapters.machine import Machine
@@ -29,10 +30,7 @@ THREAD_NAME = "jupyter-gpu-feed"  # cell_watch takes threads of this name for no
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.1, 60.0
 AFTER_SECONDS = 3.0
 IDLE_SECONDS = 5.0
-# However short the cells are: between two readings, and between two calls of a listener.
-_READING_SPACING_SECONDS, _CALL_SPACING_SECONDS = 0.1, 0.5
-
-Listener = Callable[[Moment], None]
+_READING_SPACING_SECONDS = 0.1  # however short the cells are
 
 
 class Clock(Protocol):
@@ -62,33 +60,6 @@ class SystemClock:
     def wait(self, event: threading.Event, seconds: float) -> None:
         """Wait until the event is set, so many seconds at most."""
         event.wait(seconds)
-
-
-class Watching:
-    """One listener of a feed, until ``close``."""
-
-    def __init__(
-        self, feed: Feed, listener: Listener, interval: float, uuids: tuple[str, ...]
-    ) -> None:
-        self._feed = feed
-        self.listener, self.interval, self.uuids = listener, interval, uuids
-        self.due = math.inf
-        self.called_at = -math.inf
-
-    def close(self) -> None:
-        """Call the listener no more, but for a call that has begun; may be called twice."""
-        self._feed.end_watching(self)
-
-    def is_due_at(self, now: float) -> None:
-        """Have it called then, or a little later where it has just been called."""
-        spacing = min(self.interval, _CALL_SPACING_SECONDS)
-        self.due = min(self.due, max(now, self.called_at + spacing))
-
-    def was_called_at(self, now: float) -> None:
-        """Put the next call on the beat, after any that were missed."""
-        due = min(self.due, now)
-        self.due = due + self.interval * (math.floor((now - due) / self.interval) + 1)
-        self.called_at = now
 
 
 class _Stop(threading.Event):
@@ -154,12 +125,16 @@ class Feed:
         return self._cell is not None and not self._is_forked()
 
     def watch(
-        self, listener: Listener, interval: float = 1.0, uuids: Sequence[str] = ()
+        self,
+        listener: Listener,
+        interval: float = 1.0,
+        uuids: Sequence[str] = (),
+        ended: Callable[[], None] | None = None,
     ) -> Watching:
         """Call a listener at every interval while a cell runs, until ``close`` of what this gives.
 
         The calls come from the feed's thread, and go on for three seconds after a cell; the last
-        one has ``running`` False. A listener that raises is called no more.
+        one has ``running`` False. A listener that raises again and again is called no more.
 
         Parameters
         ----------
@@ -169,9 +144,11 @@ class Feed:
             In seconds; what is below 0.1 or above 60 becomes that.
         uuids
             The devices; none means the visible ones.
+        ended
+            Called when the feed is dismissed.
         """
         seconds = min(max(float(interval), SHORTEST_SECONDS), LONGEST_SECONDS)
-        watching = Watching(self, listener, seconds, tuple(uuids))
+        watching = Watching(self.end_watching, listener, seconds, tuple(uuids), ended)
         if self._is_forked():
             return watching
         with self._lock:
@@ -240,6 +217,14 @@ class Feed:
         now = self._clock.monotonic()
         sight = self._devices.read(now, (*sorted(watched), *uuids), whole=True)
         return self._keep(sight, at)
+
+    def dismiss(self) -> None:
+        """Close it while the kernel goes on, and tell those who watch; called once."""
+        watchings = () if self._is_forked() else self._watchings
+        self.close()
+        for watching in watchings:
+            if watching.ended is not None:
+                watching.ended()
 
     def close(self) -> None:
         """End the thread and forget the listeners; what was watched is still known."""
@@ -328,7 +313,7 @@ class Feed:
         sight = self._devices.read(now, uuids, visible=visible, edge=edge)
         moment = self._keep(sight, at)
         for watching in self._called(now):
-            _tell(watching, moment)
+            watching.tell(moment)
 
     def _called(self, now: float) -> Sequence[Watching]:
         """Return whose turn it is, and put down their next; the last calls after a cell are all."""
@@ -351,6 +336,7 @@ class Feed:
         """Keep what was read, and return the moment that it is part of."""
         moment = self._moment(sight)
         own, known = moment.own_pids, sight.overview.known
+        ordinals = {row.uuid: row.ordinal for row in sight.overview.shown}
         points = {
             uuid: Point(
                 at,
@@ -359,6 +345,7 @@ class Feed:
                 reading.utilization_percent,
                 reading.power_watts,
                 reading.temperature_celsius,
+                ordinals.get(uuid),
             )
             for uuid, reading in sight.readings.items()
             if reading != Reading(problem=reading.problem)  # a gap stays a gap
@@ -389,10 +376,3 @@ class Feed:
                 self._cell = (self._cell[0], self._cell[1] + seconds)
         self._last = monotonic, wall
         return wall
-
-
-def _tell(watching: Watching, moment: Moment) -> None:
-    try:
-        watching.listener(moment)
-    except BaseException:  # noqa: BLE001 - one listener's error, or exit, is not the others'
-        watching.close()

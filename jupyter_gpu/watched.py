@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from jupyter_gpu.adapters.gauge import UNLISTED_BY
 from jupyter_gpu.core.devices import Inventory
-from jupyter_gpu.core.kernel_process import InForce
+from jupyter_gpu.core.kernel_process import InForce, KernelProcess
 from jupyter_gpu.core.overview import Overview
 from jupyter_gpu.core.readings import Reading
 from jupyter_gpu.core.visibility import Visible
@@ -194,7 +194,11 @@ class WatchedDevices:
         if inventory.problem is not None and not inventory.devices and known.inventory.devices:
             self._silence = inventory.problem
             overview = replace(
-                overview, inventory=known.inventory, visible=known.visible, seen=known.seen
+                overview,
+                inventory=known.inventory,
+                visible=known.visible,
+                seen=known.seen,
+                process=_still(overview.process, known.process),
             )
         self._overview = overview
         self._indices |= {one.uuid: one.index for one in inventory.devices if one.uuid}
@@ -259,6 +263,13 @@ class WatchedDevices:
 
 def _nothing() -> Overview:
     return Overview(Inventory("none"), Visible(None, (), None, ()))
+
+
+def _still(now: KernelProcess | None, before: KernelProcess | None) -> KernelProcess | None:
+    """Return the kernel's state; that nobody answers does not mean that there is no driver."""
+    if now is None or before is None or now.state != "absent":
+        return now
+    return replace(now, state=before.state, in_force=before.in_force)
 
 
 def _words(error: Exception) -> str:

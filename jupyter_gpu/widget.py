@@ -21,6 +21,7 @@ from jupyter_gpu.faces.extension import gate_of
 from jupyter_gpu.faces.monitor_arguments import (
     chosen_uuids,
     device_names,
+    file_path,
     flag,
     interval_seconds,
     one_sentence,
@@ -38,13 +39,15 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from jupyter_gpu.core.live import Moment, Past
-    from jupyter_gpu.feed import Feed, Watching
+    from jupyter_gpu.feed import Feed
+    from jupyter_gpu.watching import Watching
 
 _OUTSIDE = (
     "The monitor needs IPython: run it in a notebook. In a terminal,  jupyter gpu status  shows "
     "the GPUs."
 )
 _NO_WIDGETS = "Renewed when a cell ends; live after  %pip install ipywidgets"
+_UNLOADED = "jupyter_gpu was unloaded, so this stands still. Run its cell again."
 _OLDEST = 8  # of ipywidgets
 _ABOUT_SECONDS = 0.1
 
@@ -95,6 +98,7 @@ class Monitor:
         self._views = ViewCount()
         self._tree: Tree | None = None
         self._place: Place | None = None
+        self._cells_shown: set[str | None] = set()
         self._is_static = False
         self._last_cell: float | None = None
         self._last_page = ""
@@ -134,7 +138,7 @@ class Monitor:
         from jupyter_gpu.adapters.timeline import save_timeline  # noqa: PLC0415 - rarely asked for
 
         with one_sentence():
-            save_timeline(self.history, self.cells, os.fspath(path))
+            save_timeline(self.history, self.cells, file_path(path))
 
     def as_json(self) -> dict[str, Any]:
         """Look once, and return what there is as JSON has it."""
@@ -176,6 +180,7 @@ class Monitor:
         """Show it; IPython calls this to display the object."""
         forked = self._is_forked()
         place = self._place = Place("text") if forked else place_of(self._shell)
+        self._cells_shown.add(place.cell)
         self._gate = gate_of(self._shell)
         moment = self._look()
         with self._lock:
@@ -232,12 +237,21 @@ class Monitor:
         with self._lock:
             if self._watching is None:
                 self._feed = feed
-                self._watching = feed.watch(self._hear, self._interval, self._choice.uuids or ())
+                self._watching = feed.watch(
+                    self._hear, self._interval, self._choice.uuids or (), self._feed_ended
+                )
 
     def _stop(self) -> None:
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.close()
+
+    def _feed_ended(self) -> None:
+        """Say that it does not move any more; called when the extension is unloaded."""
+        with self._lock:
+            self._watching = None
+        if self._tree is not None:
+            self._tree.end(_UNLOADED)
 
     def _hear(self, moment: Moment) -> None:
         """Show a moment; the feed's thread calls this while a cell runs, and just after it."""
@@ -245,9 +259,15 @@ class Monitor:
         tree = self._tree
         if tree is None:
             return
+        if tree.is_gone:
+            self.close()
+            return
         if self._place is not None and place_of(self._shell).runs_again(self._place):
             # Its view is gone; the front end's word of it waits for the end of the cell.
-            self._stop()
+            if len(self._cells_shown) > 1:
+                self._stop()
+            else:
+                self.close()
             return
         ended = moment.past.cells[-1].ended if moment.past.cells else None
         idle_seconds = 0.0 if ended is None else moment.at.timestamp() - ended
@@ -352,6 +372,8 @@ def _ipywidgets() -> ModuleType | None:
     """Return ipywidgets, None where it is missing or too old."""
     try:
         import ipywidgets  # noqa: PLC0415 - costs 60 ms, and only a display needs it
-    except ImportError:
+
+        version = int(ipywidgets.__version__.partition(".")[0])
+    except Exception:  # noqa: BLE001 - missing, or damaged in whatever way: there is a picture
         return None
-    return ipywidgets if int(ipywidgets.__version__.partition(".")[0]) >= _OLDEST else None
+    return ipywidgets if version >= _OLDEST else None

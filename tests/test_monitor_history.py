@@ -22,7 +22,7 @@ from jupyter_gpu.overview import read_overview
 
 PAST = Past(
     {
-        "GPU-a": (Point(1.0, 10, 4, 50.0, 300.0, 40), Point(3.0, 12)),
+        "GPU-a": (Point(1.0, 10, 4, 50.0, 300.0, 40, 0), Point(3.0, 12)),
         "GPU-b": (Point(1.0, None),),
         "GPU-z": (Point(1.0, 7),),
     },

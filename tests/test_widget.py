@@ -15,7 +15,7 @@ from support_shell import make_shell
 import jupyter_gpu
 from jupyter_gpu.core.errors import GPUError, RequestError
 from jupyter_gpu.core.monitor_html import parts
-from jupyter_gpu.core.monitor_style import COMPACT, ROOT
+from jupyter_gpu.core.monitor_style import COMPACT, FOLDED, ROOT
 from jupyter_gpu.feed import THREAD_NAME
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -174,9 +174,7 @@ def test_it_moves_while_a_cell_runs_and_stands_still_afterwards(
     notebook.run("wait()")
     eventually(lambda: not monitor._tree._button.disabled)
     assert "Still since" in monitor._tree._state.value
-    eventually(lambda: notebook.updates)
-    (kept, *_) = notebook.updates
-    assert "77" in kept["text/plain"]
+    kept = eventually(lambda: [one for one in notebook.updates if "77" in one["text/plain"]])[0]
     assert "<details" not in kept["text/html"].partition("<div")[0]
 
 
@@ -237,12 +235,15 @@ def test_refresh_and_json_look_at_once(monitor, simulate):
 
 
 def test_the_rest_of_the_machine_is_folded_away_where_there_is_one(notebook, monitor, monkeypatch):
-    assert monitor._tree._folded not in monitor._tree.root.children
+    assert monitor._tree._rest not in monitor._tree.root.children
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monitor.refresh()
-    assert monitor._tree._folded in monitor._tree.root.children
-    assert monitor._tree._folded.titles[0].startswith("The rest of this machine: 7 devices")
-    assert monitor._tree._folded.selected_index is None
+    fold, rest = monitor._tree._fold, monitor._tree._rest
+    at = monitor._tree.root.children.index(fold)
+    assert monitor._tree.root.children[at + 1] is rest
+    assert FOLDED in rest._dom_classes
+    assert fold.description.startswith("The rest of this machine: 7 devices")
+    assert fold.value is False
 
 
 def test_compact_is_a_class_of_the_whole(notebook):

@@ -21,6 +21,8 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_UNAVAILABLE = 75  # EX_TEMPFAIL of sysexits.h: try again later
 
+_SHOWN = 120  # characters of what was given
+
 
 class GPUError(Exception):
     """The root; every error of this package is one, so that one ``except`` catches all."""
@@ -35,7 +37,9 @@ class RequestError(GPUError, ValueError):
 
     def __init__(self, option: str, given: object, accepted: str) -> None:
         self.option, self.given, self.accepted = option, given, accepted
-        super().__init__(f"{option}: {given!r} is not {accepted}")
+        shown = repr(given)
+        shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 1]}…"
+        super().__init__(f"{option}: {shown} is not {accepted}")
 
 
 class UnknownOption(RequestError):

@@ -18,7 +18,8 @@ from jupyter_gpu.core.readings import Reading
 class Point:
     """One device at one moment of the past; ``at`` in seconds of the Unix epoch.
 
-    ``memory_here_bytes`` is this kernel's own part of what is used.
+    ``memory_here_bytes`` is this kernel's own part of what is used; ``ordinal`` is where the device
+    stood then, None where it was not visible.
     """
 
     at: float
@@ -27,6 +28,7 @@ class Point:
     utilization_percent: float | None = None
     power_watts: float | None = None
     temperature_celsius: int | None = None
+    ordinal: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

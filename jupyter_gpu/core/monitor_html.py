@@ -178,6 +178,8 @@ def _process(one: Holding) -> str:
 
 
 def _rest_devices(moment: Moment, cards: tuple[Card, ...]) -> tuple[Device, ...]:
+    if moment.problem is not None:
+        return ()  # what is known of it is old
     shown = {card.uuid for card in cards}
     listed = moment.overview.inventory.devices
     return tuple(one for one in listed if one.uuid not in shown and not one.mig_mode)
@@ -189,6 +191,8 @@ def _rest_title(moment: Moment, rest: tuple[Device, ...]) -> str:
         free = sum(standing_words(device, overview) == FREE for device in rest)
         told = f", {free} free" if overview.leasing.exclusive else ""
         words.append(f"The rest of this machine: {in_words(len(rest), 'device')}{told}")
+    if moment.problem is not None:
+        words.append("The rest of this machine cannot be read now")
     waiting = len(overview.holdings.waiters)
     if waiting:
         words.append(f"{waiting} in the queue")

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 
 ROOT, COMPACT = "jgm", "gz"
-OVERLAY, GRID = "go", "gg"
+OVERLAY, GRID, FOLDED = "go", "gg", "gq"
 
 _RULES = """
 .jgm.jgm{
@@ -36,6 +36,7 @@ _RULES = """
  margin:0;padding:0;width:auto;height:auto;min-width:0;max-width:100%;overflow:visible
 }
 .jgm .jupyter-widgets-disconnected::before{content:none}
+.jgm.jupyter-widgets-disconnected .gt,.jgm.jupyter-widgets-disconnected .widget-button{display:none}
 .jgm.jupyter-widgets-disconnected .gs::after{
  content:'The kernel that drew this has ended, so it does not move any more. Run the cell again.'
 }
@@ -49,7 +50,7 @@ _RULES = """
 .jgm .go>*{grid-area:1/1}
 .jgm .go>.widget-html{pointer-events:none}
 .jgm .gg{
- display:grid;grid-template-columns:repeat(auto-fill,minmax(min(264px,100%),1fr));gap:8px
+ display:grid;grid-template-columns:repeat(auto-fill,minmax(min(288px,100%),1fr));gap:8px
 }
 .jgm .gk,.jgm .gi{
  position:relative;height:218px;padding:7px 10px;border:1px solid transparent;
@@ -85,7 +86,7 @@ _RULES = """
  stroke-linecap:round;stroke-linejoin:round
 }
 .jgm .ga{fill:var(--g1);fill-opacity:.25;stroke-width:1}
-.jgm .gk ul{margin:4px 0 0;font-size:11px;line-height:16px}
+.jgm .gk ul{margin:4px 0 0;padding:0;font-size:11px;line-height:16px}
 .jgm .gk li{display:flex;gap:8px;white-space:nowrap}
 .jgm .gk li span{flex:1;min-width:0;overflow:hidden;text-overflow:ellipsis}
 .jgm .gk .gx{margin-top:4px;max-height:64px;line-height:16px;white-space:normal}
@@ -99,12 +100,16 @@ _RULES = """
  font-weight:inherit;overflow-wrap:anywhere
 }
 .jgm thead th{color:var(--g4);border-bottom:1px solid var(--g3);overflow-wrap:normal}
+.jgm .gr td:nth-child(3),.jgm .gr td:nth-child(4){white-space:nowrap}
+.jgm .widget-checkbox{width:auto;margin:6px 0 0}
+.jgm .gq{display:none}
+.jgm .widget-checkbox:has(input:checked)+.gq{display:block}
 .jgm summary{cursor:pointer;margin-top:6px}
 .jgm.gz .gg{grid-template-columns:minmax(0,1fr);gap:0}
 .jgm.gz .gk,.jgm.gz .gi{height:26px;padding:3px 0}
 .jgm.gz .gk{border-width:0 0 1px;border-radius:0}
 .jgm.gz .gi{
- display:grid;grid-template-columns:minmax(24px,1fr) 250px 164px;gap:10px;padding-left:36%;
+ display:grid;grid-template-columns:minmax(24px,1fr) 262px 164px;gap:10px;padding-left:36%;
  border-width:0 0 1px
 }
 .jgm.gz .gk>.gi{inset:0 0 -1px}
@@ -117,8 +122,10 @@ _RULES = """
  .jgm.gz .gi{padding:22px 0 4px}
  .jgm.gz .gh{max-width:100%}
 }
-@container (max-width:450px){
- .jgm.gz .gi{grid-template-columns:minmax(24px,1fr) 250px 74px;gap:8px}
+@container (max-width:480px){
+ .jgm .gt{min-height:36px}
+ .jgm.gz .gi p{font-size:12px}
+ .jgm.gz .gi{grid-template-columns:minmax(0,1fr) 242px 74px;gap:8px}
  .jgm.gz .gn{display:block}
  .jgm.gz .gn i+i{display:none}
 }

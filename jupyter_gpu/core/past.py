@@ -160,6 +160,7 @@ def _one_of(one: Point, weight: int, other: Point, other_weight: int) -> Point:
         mean(one.utilization_percent, other.utilization_percent),
         mean(one.power_watts, other.power_watts),
         _highest(one.temperature_celsius, other.temperature_celsius),
+        other.ordinal,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jupyter_gpu.core.errors import GPUError, RequestError
@@ -68,6 +70,22 @@ def flag(option: str, given: object, *, unknown: bool = False) -> bool:
     raise RequestError(option, given, "True, False or None" if unknown else "True or False")
 
 
+def file_path(given: object) -> str:
+    """Return the path of a file as text.
+
+    Raises
+    ------
+    RequestError
+        When it is no path that a file could have.
+    """
+    if not isinstance(given, (str, PathLike)) or "\0" in str(given):
+        raise RequestError("path", given, 'the path of a file such as "run.svg"')
+    try:
+        return str(Path(given).expanduser())
+    except RuntimeError:  # the home of nobody
+        raise RequestError("path", given, "a path: there is no such user here") from None
+
+
 def device_names(given: object) -> tuple[str, ...] | None:
     """Return the names of devices as text, None for the visible ones.
 
@@ -126,7 +144,11 @@ def _uuids(name: str, overview: Overview) -> Iterator[str]:
             raise RequestError("devices", name, f"visible here: {_visible(overview)}")
         yield rows[0].uuid
         return
-    device = next((one for one in overview.inventory.devices if named(one, name)), None)
+    found = [one for one in overview.inventory.devices if named(one, name)]
+    uuids = {one.uuid for one in found if one.kind == found[0].kind}
+    if len(uuids) > 1 and not _INDEX.fullmatch(name):
+        raise RequestError("devices", name, f"one device: {len(uuids)} have a UUID that begins so")
+    device = found[0] if found else None
     within = [] if device is None else _within(device, overview)
     if not within:
         raise RequestError("devices", name, f"a device of this machine: {_all(overview)}")

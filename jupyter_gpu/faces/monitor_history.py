@@ -36,7 +36,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A device of a monitor, and where it stood last; ``ordinal`` is None where not visible."""
+    """A device of a monitor, and where it stands; ``ordinal`` is None where not visible."""
 
     uuid: str
     index: int | None = None
@@ -147,7 +147,7 @@ def _row(device: Seen, point: Point, cell: int | None) -> dict[str, Any]:
     return {
         "time": in_utc(point.at),
         "cell": cell,
-        "ordinal": device.ordinal,
+        "ordinal": point.ordinal,
         "index": device.index,
         "uuid": device.uuid,
         "memory_used_bytes": point.memory_used_bytes,

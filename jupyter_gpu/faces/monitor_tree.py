@@ -7,6 +7,7 @@ cards, so that a tick is one small message and a card follows when it is its tur
 
 from __future__ import annotations
 
+import html
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_gpu.core.monitor_html import parts
-from jupyter_gpu.core.monitor_style import COMPACT, GRID, OVERLAY, ROOT
+from jupyter_gpu.core.monitor_style import COMPACT, FOLDED, GRID, OVERLAY, ROOT
 from jupyter_gpu.faces.monitor_turns import FAST, URGENT, Turns, message_bytes
 
 if TYPE_CHECKING:
@@ -67,7 +68,10 @@ class Tree:
         self._grid = self._box(GRID)
         self._stack = self._box(OVERLAY, self._grid, self._now)
         layout = self._style.layout
-        self._folded = widgets.Accordion(children=(self._rest,), selected_index=None, layout=layout)
+        # A check box can be reached by the keyboard, and the style sheet unfolds what follows it;
+        # ipywidgets' Accordion cannot.
+        self._rest.add_class(FOLDED)
+        self._fold = widgets.Checkbox(indent=False, layout=layout)
         self._button = widgets.Button(
             description=_AGAIN, layout=widgets.Layout(width=_BUTTON_WIDTH)
         )
@@ -79,6 +83,8 @@ class Tree:
             _dom_classes=(ROOT, COMPACT) if compact else (ROOT,),
             _view_count=0,
         )
+        for widget in (self.root, self._button):
+            widget.comm.on_close(partial(_open_again, widget.comm))
         self.root.observe(
             lambda change: views_change((change["new"] or 0) - (change["old"] or 0)), "_view_count"
         )
@@ -119,17 +125,25 @@ class Tree:
                 value, put = differing[part]
                 put(value)
 
+    def end(self, words: str) -> None:
+        """Say why nothing moves any more, in place of what is told while it does."""
+        with self._lock:
+            if not self._closed:
+                self._state.value = f"<div class='gs'><p><b>{html.escape(words)}</b></p></div>"
+                self.root.children = self._upper
+
     def close(self) -> None:
         """Take the widgets away, in every front end; calling it twice does nothing more."""
         with self._lock:
             closed, self._closed = self._closed, True
             if closed:
                 return
-            boxes = (self.root, self._stack, self._grid, self._folded, self._button)
+            boxes = (self.root, self._stack, self._grid, self._fold, self._button)
             values = (self._state, self._now, self._rest, *self._cards)
             for widget in (*boxes, *values, self._style):
                 widget.close()
-            for shared in (*self._shared.values(), self._button.style, self._button.layout):
+            styles = (self._button.style, self._fold.style, self._button.layout)
+            for shared in (*self._shared.values(), *styles):
                 shared.close()
 
     def _html(self, value: str = "") -> Any:  # noqa: ANN401 - ipywidgets'
@@ -147,7 +161,8 @@ class Tree:
         style = shown.style + self._more_style
         if self._style.value != style:
             self._style.value = style
-        lower = (self._folded, self._button) if shown.rest_title else (self._button,)
+        folded = (self._fold, self._rest) if shown.rest_title else ()
+        lower = (*folded, self._button)
         if self.root.children != (*self._upper, *lower):
             self.root.children = (*self._upper, *lower)
         if len(self._cards) == len(shown.cards):
@@ -172,12 +187,21 @@ class Tree:
                 yield part, (value, partial(setattr, widget, "value"))
         if self._button.disabled != running:
             yield _BUTTON, (_BUSY if running else _AGAIN, self._say)
-        if self._folded.titles != (shown.rest_title,):
-            yield "title", (shown.rest_title, self._entitle)
+        if self._fold.description != shown.rest_title:
+            yield "title", (shown.rest_title, partial(setattr, self._fold, "description"))
 
     def _say(self, words: str) -> None:
         with self._button.hold_sync():
             self._button.description, self._button.disabled = words, words == _BUSY
 
-    def _entitle(self, title: str) -> None:
-        self._folded.titles = (title,)
+
+def _open_again(comm: Any, message: object) -> None:  # noqa: ANN401, ARG001 - the comm's own
+    """Go on hearing a front end; called when another page has closed the comm in its name.
+
+    Notebook 7's list of files keeps a connection to the kernels that it has started, and closes
+    each comm that it does not know.
+    """
+    from comm import get_comm_manager  # noqa: PLC0415 - comes with ipywidgets
+
+    comm._closed = False  # noqa: SLF001 - the package has no other way
+    get_comm_manager().register_comm(comm)

@@ -45,7 +45,10 @@ class Context:
         """Close the machine and the feed; the next question opens them again."""
         feed, self._feed = self._feed, None
         if feed is not None:
-            feed.close()
+            feed.dismiss()
+        self._close_machine()
+
+    def _close_machine(self) -> None:
         machine, self._machine, self._opened_for = self._machine, None, None
         if machine is not None:
             machine.__exit__(None, None, None)
@@ -72,7 +75,7 @@ class Context:
         wanted = (os.getpid(), os.environ.get(SIMULATE))
         if self._machine is None or self._opened_for != wanted:
             if self._opened_for is not None and self._opened_for[0] == wanted[0]:
-                self.close()
+                self._close_machine()
             self._machine, self._opened_for = find_machine(os.environ), wanted
         return self._machine
 

@@ -36,7 +36,7 @@ class Measure:
         "where that matters."
     )
     example: ClassVar[str] = "  %%gpu -o step\n  loss = model(batch).sum(); loss.backward()"
-    hint: ClassVar[str] = " The cell's code stands below the line."
+    hint: ClassVar[str] = " The cell's code stands below the line. Subcommands: %gpu, one %."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the option that keeps the result."""

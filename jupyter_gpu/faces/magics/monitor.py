@@ -69,7 +69,8 @@ class MonitorMagic(Subcommand):
             When the name is none.
         """
         name = options.output
-        if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
+        taken = name is not None and (keyword.iskeyword(name) or name.startswith("__"))
+        if name is not None and (taken or not name.isidentifier()):
             raise UsageError(f"-o {name}: this is not the name of a variable.")
         from IPython.display import display  # noqa: PLC0415 - only inside IPython
 
