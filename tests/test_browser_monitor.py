@@ -195,16 +195,34 @@ def test_after_a_restart_the_old_view_harms_nothing_and_the_cell_gives_a_new_one
     site, lab_notebook
 ):
     notebook = lab_notebook
-    notebook.run("%gpu monitor").says("cuda:1 = physical 1")
+    old = notebook.run("%gpu monitor").says("cuda:1 = physical 1")
     notebook.restart()
     notebook.ready()
     notebook.run("print('here')").says("here")
+    old.says("The kernel that drew this has ended")
+    left = boxes(old)
+    assert left["cards"] == left["numbers"]
+    assert not old.output.get_by_role("button", name="Look again").is_visible()
     cell = notebook.run_again(0).says("cuda:1 = physical 1")
     with notebook.busy():
         site.write(machine(4, changes=[in_use(notebook.kernel_pid, 30, 5, 77)]))
         cell.says("30.0 mine, 5.0 others", "Load 77 %")
     assert live(cell).count() == 1
     assert "Error displaying widget" not in cell.text
+
+
+def test_the_rest_of_the_machine_unfolds_by_the_keyboard_and_stays_so(site, lab_notebook):
+    notebook = lab_notebook
+    cell = notebook.run("%gpu monitor").says("The rest of this machine: 2 devices, 2 free")
+    rest = live(cell).get_by_text("Held by")
+    assert not rest.is_visible()
+    live(cell).get_by_role("checkbox").focus()
+    notebook.page.keyboard.press("Space")
+    rest.wait_for(state="visible")
+    with notebook.busy():
+        site.write(machine(4, changes=[{}, {}, {"utilization_percent": 64}]))
+        cell.says("64 %")
+    assert rest.is_visible()
 
 
 def test_clearing_the_output_ends_the_watching(site, lab_notebook):

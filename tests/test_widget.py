@@ -399,6 +399,57 @@ def test_a_monitor_whose_cell_is_run_again_sends_nothing_more(notebook, monitor,
     assert monitor._watching is not None
 
 
+def test_a_cell_run_again_leaves_no_widgets_of_before(notebook, monitor, eventually):
+    notebook.run("n = jupyter_gpu.Monitor()\ndisplay(n)", cell="cell-9")
+    shown = notebook.shell.user_ns["n"]
+    count = len(registry._instances)
+    notebook.shell.user_ns["wait"] = lambda: eventually(lambda: shown._tree is None)
+    notebook.run("wait()", cell="cell-9")
+    assert len(registry._instances) < count
+
+
+def test_what_somebody_else_has_closed_is_watched_no_more(notebook, monitor, eventually):
+    ipywidgets.Widget.close_all()
+    notebook.shell.user_ns["wait"] = lambda: eventually(lambda: monitor._watching is None)
+    notebook.run("wait()", cell="cell-5")
+
+
+def test_a_comm_that_another_page_has_closed_is_heard_again(monitor):
+    from comm import get_comm_manager
+
+    comm, manager = monitor._tree._button.comm, get_comm_manager()
+    manager.register_comm(comm)
+    manager.comm_close(None, None, {"content": {"comm_id": comm.comm_id, "data": {}}})
+    assert manager.comms[comm.comm_id] is comm
+
+
+def test_when_the_extension_is_unloaded_it_says_so_and_does_not_claim_to_move(notebook, monitor):
+    notebook.run("%unload_ext jupyter_gpu")
+    assert "was unloaded, so this stands still" in monitor._tree._state.value
+    assert monitor._tree._button not in monitor._tree.root.children
+    notebook.run("%load_ext jupyter_gpu")
+
+
+@pytest.mark.parametrize("version", ["v9.dev", None])
+def test_ipywidgets_that_are_damaged_count_as_none(notebook, monkeypatch, version):
+    monkeypatch.setattr(ipywidgets, "__version__", version)
+    assert VIEW not in jupyter_gpu.Monitor()._repr_mimebundle_()
+
+
+@pytest.mark.parametrize("path", [None, 3, b"a.svg", "a\0.svg", "~nobody-of-that-name/x.svg"])
+def test_what_is_no_path_is_one_line(monitor, path):
+    with pytest.raises(RequestError, match="path: "):
+        monitor.save(path)
+
+
+def test_its_past_begins_when_it_is_made(notebook, monitor):
+    notebook.run("pass")
+    later = jupyter_gpu.Monitor()
+    assert monitor.history
+    assert later.history == []
+    assert later.cells == []
+
+
 def test_widgets_that_somebody_has_closed_are_made_anew(notebook, monitor):
     ipywidgets.Widget.close_all()
     notebook.run("pass")
