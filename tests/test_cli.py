@@ -189,3 +189,8 @@ def test_an_answer_that_cannot_be_written_is_a_sentence(simulate):
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == "jupyter gpu: the answer could not be written: No space left on device\n"
+
+
+def test_the_monitor_is_for_notebooks_and_the_command_says_so(capsys):
+    assert main(["monitor"]) == 2
+    assert "%gpu monitor" in capsys.readouterr().err

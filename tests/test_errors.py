@@ -50,3 +50,9 @@ def test_an_impossible_request_says_its_sentence():
 
 def test_a_store_error_says_its_sentence():
     assert str(errors.StoreError("It is a pipe.")) == "It is a pipe."
+
+
+def test_what_was_given_is_told_shortly():
+    said = str(errors.RequestError("devices", "1" * 5000, "a list"))
+    assert len(said) < 200
+    assert said.endswith("… is not a list")

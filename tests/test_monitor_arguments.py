@@ -166,3 +166,13 @@ def test_an_error_of_ours_is_shown_as_its_sentence():
     assert raised.value._render_traceback_() == ["One.", "Two."]
     with pytest.raises(ZeroDivisionError), one_sentence():
         raise ZeroDivisionError
+
+
+def test_the_start_of_several_uuids_is_no_name(simulate):
+    import os
+
+    simulate({"gpus": [{"name": "H200", "uuid": f"GPU-0{n}"} for n in range(2)]})
+    overview = read_overview(os.environ)
+    with pytest.raises(RequestError, match="one device: 2 have a UUID that begins so"):
+        chosen_uuids(("GPU-0",), overview)
+    assert chosen_uuids(("GPU-01",), overview) == ("GPU-01",)

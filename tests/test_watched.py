@@ -121,6 +121,21 @@ def test_a_change_just_after_another_waits_a_moment(devices, machine, around):
     assert [process.pid for process in sight.overview.inventory.devices[0].processes] == [10]
 
 
+def test_a_process_that_comes_just_after_the_machine_was_read_is_known_soon(machine):
+    class Early(Around):
+        def __call__(self, read):
+            seen = super().__call__(read)
+            machine.set(on_it(77))
+            return seen
+
+    devices = WatchedDevices(Early(), lambda: machine)
+    sight = devices.read(0.0, ())
+    assert sight.overview.inventory.devices[0].processes == ()
+    assert [one.pid for one in sight.readings[ONE].processes] == [77]
+    sight = devices.read(0.6, ())
+    assert [one.pid for one in sight.overview.inventory.devices[0].processes] == [77]
+
+
 def test_memory_and_load_alone_do_not(devices, machine, around):
     devices.read(0.0, ())
     machine.set(fake_gpu(0, memory_used_bytes=9, utilization_percent=80), fake_gpu(1))
@@ -445,6 +460,7 @@ def test_a_description_is_replaced_broken_and_mended(simulate):
         assert sight.problem.startswith(f"JUPYTER_GPU_SIMULATE={path}: ")
         assert len(sight.overview.shown) == 2
         assert sight.readings[first].problem == "GPU 0 cannot be read now."
+        assert len(devices._overview.inventory.devices) == 2
     write(5, 6, 7)
     sight = devices.read(10.0, ())
     assert (sight.problem, sight.readings[first].memory_used_bytes) == (None, 5)

@@ -68,8 +68,12 @@ class Notebook:
         return result.result
 
     @property
+    def shown(self):
+        return [output for output in self.outputs.outputs if not output["update"]]
+
+    @property
     def data(self):
-        return [output["data"] for output in self.outputs.outputs]
+        return [output["data"] for output in self.shown]
 
     @property
     def updates(self):
@@ -147,7 +151,7 @@ def test_in_a_terminal_it_is_text(shell, capsys):
 
 
 def test_a_notebook_gets_widgets_with_a_picture_and_a_place_for_the_last_one(notebook, monitor):
-    live, kept = notebook.outputs.outputs
+    live, kept = notebook.shown
     assert set(live["data"]) == {VIEW, "text/html", "text/plain"}
     assert live["data"][VIEW]["model_id"] == monitor._tree.root.model_id
     assert "cuda:0" in live["data"]["text/html"]
@@ -331,10 +335,10 @@ def test_in_a_batch_run_there_is_one_picture_renewed_with_each_cell(notebook, si
     assert last["update"]
     assert last["transient"] == notebook.outputs.outputs[0]["transient"]
     assert "64" in last["data"]["text/html"]
-    count = len(notebook.data)
+    count = len(notebook.outputs.outputs)
     notebook.shell.user_ns["m"].close()
     notebook.run("pass", **batch)
-    assert len(notebook.data) == count
+    assert len(notebook.outputs.outputs) == count
 
 
 def test_live_says_otherwise(notebook):
@@ -471,16 +475,16 @@ def test_ipywidgets_that_are_too_old_count_as_none(notebook, monkeypatch):
 
 def test_in_a_forked_child_it_is_quiet(notebook, monitor):
     read, write = os.pipe()
-    count = len(notebook.data)
     with monitor._tree._lock:  # as the feed's thread may hold it at that moment
         pid = os.fork()
         if pid == 0:
             try:
                 threading.Timer(5, os._exit, (1,)).start()
+                count = len(notebook.outputs.outputs)
                 monitor._cell_ends()
                 monitor.refresh()
                 monitor.close()
-                quiet = not monitor.history and len(notebook.data) == count
+                quiet = not monitor.history and len(notebook.outputs.outputs) == count
                 os.write(write, b"quiet" if quiet else b"not")
             finally:
                 os._exit(0)

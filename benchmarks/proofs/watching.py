@@ -102,7 +102,8 @@ def prove(place: Workplace, findings: Findings) -> None:
         findings.not_run("two devices watched at once, each with its own load", "one GPU")
     span = next(cell for cell in cells if cell["cell"] == trained.number)
     began, ended = _seconds(span["began"]), _seconds(span["ended"])
-    inside = [row for row in rows if began <= _seconds(row["time"]) <= ended]
+    # The reading at its very end is of the moment after it.
+    inside = [row for row in rows if began <= _seconds(row["time"]) < ended]
     findings.check(
         "the monitor's points of the cell bear its number, one each interval",
         {row["cell"] for row in inside} == {trained.number}
@@ -131,9 +132,9 @@ def _compare(findings: Findings, name: str, mine: list, theirs: list, pid: int) 
         # While it changes, a reading between two of the witness's may lie between theirs.
         alike.append(_within(row["memory_used_bytes"], used, 0))
         exact += len(set(used)) == 1
-        known = {one[6].get(pid, one[6].get(str(pid))) for one in near}
-        if known != {None}:
-            here.append(row["memory_here_bytes"] in known)
+        known = [one[6].get(str(pid)) for one in near]
+        if None not in known:
+            here.append(_within(row["memory_here_bytes"], known, 0))
         loads.append(_within(row["utilization_percent"], [one[4] for one in wide], 1))
         watts.append(_within(row["power_watts"], [one[5] for one in wide], 1))
     findings.check(
