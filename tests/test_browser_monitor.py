@@ -51,6 +51,8 @@ _BOXES = """root => {
     sideways: root.scrollWidth - root.clientWidth,
   };
 }"""
+# What the style sheet says below the state: no script is there to say it.
+_BELOW_THE_STATE = "root => getComputedStyle(root.querySelector('.gs'), '::after').content"
 # How often a monitor's page changes in so many milliseconds.
 _CHANGES = """(root, milliseconds) => new Promise(done => {
   let changes = 0;
@@ -199,7 +201,7 @@ def test_after_a_restart_the_old_view_harms_nothing_and_the_cell_gives_a_new_one
     notebook.restart()
     notebook.ready()
     notebook.run("print('here')").says("here")
-    old.says("The kernel that drew this has ended")
+    poll(lambda: "The kernel that drew this has ended" in live(old).evaluate(_BELOW_THE_STATE))
     left = boxes(old)
     assert left["cards"] == left["numbers"]
     assert not old.output.get_by_role("button", name="Look again").is_visible()
