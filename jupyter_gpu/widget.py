@@ -29,7 +29,7 @@ from jupyter_gpu.faces.monitor_arguments import (
 from jupyter_gpu.faces.monitor_count import ViewCount
 from jupyter_gpu.faces.monitor_history import Seen, answer_of, cells_of, frame_of, rows_of, seen_in
 from jupyter_gpu.faces.monitor_place import Place, place_of
-from jupyter_gpu.faces.monitor_tree import VIEW, Tree
+from jupyter_gpu.faces.monitor_tree import PARTS, VIEW, Tree
 from jupyter_gpu.feed import AFTER_SECONDS
 
 if TYPE_CHECKING:
@@ -168,12 +168,16 @@ class Monitor:
         return self._is_static or self._tree is not None
 
     def _cell_ends(self) -> None:
-        """Renew the picture where there is one; called when a cell has ended."""
-        if not self._is_static or self._is_forked():
+        """Renew the picture where there is one; called when a cell has ended.
+
+        A cell that was run again has lost its outputs, and with them whoever was shown there only.
+        """
+        if self._is_forked():
             return
-        if self._place is not None and place_of(self._shell).runs_again(self._place):
+        again = self._place is not None and place_of(self._shell).runs_again(self._place)
+        if again and len(self._cells_shown) <= 1:
             self.close()
-        else:
+        elif self._is_static and not again:
             self._renew(self._look())
 
     def _ipython_display_(self) -> None:
@@ -189,9 +193,9 @@ class Monitor:
         if place.kind == "text":
             print(as_text(monitor_view(moment, self._choice)))  # noqa: T201 - a terminal's display
             return
+        self._gate.cell_ends().add(self._cell_ends)
         if self._tree_for(place) is None:
             self._is_static = True
-            self._gate.cell_ends().add(self._cell_ends)
             self._publish(self._pictures(self._page(moment), moment))
             if self._is_live_in(place):
                 print(_NO_WIDGETS)  # noqa: T201 - under the cell that asks
@@ -252,6 +256,10 @@ class Monitor:
             self._watching = None
         if self._tree is not None:
             self._tree.end(_UNLOADED)
+        if self._is_static:
+            self._is_static = False
+            told = {"text/html": f"<p>{_UNLOADED}</p>", "text/plain": _UNLOADED}
+            self._publish(told, update=True)
 
     def _hear(self, moment: Moment) -> None:
         """Show a moment; the feed's thread calls this while a cell runs, and just after it."""
@@ -374,6 +382,8 @@ def _ipywidgets() -> ModuleType | None:
         import ipywidgets  # noqa: PLC0415 - costs 60 ms, and only a display needs it
 
         version = int(ipywidgets.__version__.partition(".")[0])
+        for part in PARTS:
+            getattr(ipywidgets, part)
     except Exception:  # noqa: BLE001 - missing, or damaged in whatever way: there is a picture
         return None
     return ipywidgets if version >= _OLDEST else None

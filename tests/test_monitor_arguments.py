@@ -168,6 +168,15 @@ def test_an_error_of_ours_is_shown_as_its_sentence():
         raise ZeroDivisionError
 
 
+@pytest.mark.parametrize(
+    "given", [10**5000, b"0", -1, [2**80]], ids=["huge", "bytes", "negative", "large"]
+)
+def test_what_no_device_can_be_called_is_one_line(given):
+    with pytest.raises(RequestError) as raised:
+        device_names(given)
+    assert len(str(raised.value)) < 250
+
+
 def test_the_start_of_several_uuids_is_no_name(simulate):
     import os
 

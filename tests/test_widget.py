@@ -412,6 +412,19 @@ def test_a_cell_run_again_leaves_no_widgets_of_before(notebook, monitor, eventua
     assert len(registry._instances) < count
 
 
+def test_a_cell_run_again_after_its_view_was_taken_away_leaves_no_widgets(notebook):
+    code = "import jupyter_gpu\nn = jupyter_gpu.Monitor()\ndisplay(n)"
+    counts = []
+    for _ in range(4):
+        notebook.run(code, cell="cell-9")
+        shown = notebook.shell.user_ns["n"]
+        shown._tree.root._view_count += 1
+        counts.append(len(registry._instances))
+        shown._tree.root._view_count -= 1
+    assert len(set(counts)) == 1
+    shown.close()
+
+
 def test_what_somebody_else_has_closed_is_watched_no_more(notebook, monitor, eventually):
     ipywidgets.Widget.close_all()
     notebook.shell.user_ns["wait"] = lambda: eventually(lambda: monitor._watching is None)
@@ -425,6 +438,14 @@ def test_a_comm_that_another_page_has_closed_is_heard_again(monitor):
     manager.register_comm(comm)
     manager.comm_close(None, None, {"content": {"comm_id": comm.comm_id, "data": {}}})
     assert manager.comms[comm.comm_id] is comm
+
+
+def test_a_picture_says_that_the_extension_was_unloaded(notebook):
+    batch = {"cell": None, "allow_stdin": False}
+    notebook.run("import jupyter_gpu; n = jupyter_gpu.Monitor(); display(n)", **batch)
+    notebook.run("%unload_ext jupyter_gpu", **batch)
+    assert "was unloaded" in notebook.updates[-1]["text/plain"]
+    notebook.run("%load_ext jupyter_gpu", **batch)
 
 
 def test_when_the_extension_is_unloaded_it_says_so_and_does_not_claim_to_move(notebook, monitor):

@@ -37,7 +37,10 @@ class RequestError(GPUError, ValueError):
 
     def __init__(self, option: str, given: object, accepted: str) -> None:
         self.option, self.given, self.accepted = option, given, accepted
-        shown = repr(given)
+        try:
+            shown = repr(given)
+        except ValueError:  # Python writes no number of thousands of digits
+            shown = "a huge number"
         shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 1]}…"
         super().__init__(f"{option}: {shown} is not {accepted}")
 

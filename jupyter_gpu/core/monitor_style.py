@@ -35,7 +35,7 @@ _RULES = """
 .jgm .widget-html,.jgm .widget-box,.jgm .widget-gridbox{
  margin:0;padding:0;width:auto;height:auto;min-width:0;max-width:100%;overflow:visible
 }
-.jgm .jupyter-widgets-disconnected::before{content:none}
+.jgm .jupyter-widgets-disconnected::before,.jgm.jupyter-widgets-disconnected::before{content:none}
 .jgm.jupyter-widgets-disconnected .gt,.jgm.jupyter-widgets-disconnected .widget-button{display:none}
 .jgm.jupyter-widgets-disconnected .gs::after{
  content:'The kernel that drew this has ended, so it does not move any more. Run the cell again.'

@@ -290,7 +290,8 @@ def monitor_view(moment: Moment, choice: Choice) -> View:
     overview = moment.overview
     cards = cards_of(moment, choice)
     table = Table("Devices of this kernel", _COLUMNS, tuple(map(_row, cards)))
-    others = others_words(overview, moment.at)
+    # What was last known of the others is no answer while nothing can be read.
+    others = "" if moment.problem is not None else others_words(overview, moment.at)
     problems = (
         full_stop(f"{card.words}: {card.problem}") for card in cards if card.problem is not None
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable, Iterator
 from os import PathLike
@@ -21,6 +22,7 @@ LEAST_SECONDS, MOST_SECONDS = 0.1, 60.0
 _INTERVAL = 'a time from 100ms to 60s, such as "1s"'
 _FORM = 'a physical index, a UUID, "cuda:0", or a list of those'
 _ORDINAL = re.compile(r"cuda:([0-9]{1,6})")
+_MOST_GPUS = 10**6
 _INDEX = re.compile(r"[0-9]{1,6}")
 
 
@@ -81,9 +83,13 @@ def file_path(given: object) -> str:
     if not isinstance(given, (str, PathLike)) or "\0" in str(given):
         raise RequestError("path", given, 'the path of a file such as "run.svg"')
     try:
-        return str(Path(given).expanduser())
+        path = str(Path(given).expanduser())
+        os.fsencode(path)
+    except UnicodeError:
+        raise RequestError("path", given, "a path that a file can have") from None
     except RuntimeError:  # the home of nobody
         raise RequestError("path", given, "a path: there is no such user here") from None
+    return path
 
 
 def device_names(given: object) -> tuple[str, ...] | None:
@@ -99,7 +105,7 @@ def device_names(given: object) -> tuple[str, ...] | None:
     items = given.split(",") if isinstance(given, str) else given
     if isinstance(items, int) and not isinstance(items, bool):
         items = (items,)
-    if not isinstance(items, Iterable):
+    if not isinstance(items, Iterable) or isinstance(items, (bytes, bytearray)):
         raise RequestError("devices", given, _FORM)
     names = tuple(_name(item, given) for item in items)
     if not names:
@@ -129,6 +135,8 @@ def chosen_uuids(names: tuple[str, ...], overview: Overview) -> tuple[str, ...]:
 def _name(item: object, given: object) -> str:
     if isinstance(item, bool) or not isinstance(item, (int, str)):
         raise RequestError("devices", given, _FORM)
+    if isinstance(item, int) and not 0 <= item < _MOST_GPUS:
+        raise RequestError("devices", item, _FORM)
     text = str(item).strip()
     uuid = text.isprintable() and text.upper().startswith(("GPU-", "MIG-"))
     if not uuid and not _ORDINAL.fullmatch(text) and not _INDEX.fullmatch(text):

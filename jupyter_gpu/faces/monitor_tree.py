@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from jupyter_gpu.core.monitor_html import Parts
     from jupyter_gpu.core.monitor_view import Choice
 
+# What of ipywidgets is used here.
+PARTS = ("Box", "Button", "Checkbox", "HTML", "Layout", "VBox")
 VIEW = "application/vnd.jupyter.widget-view+json"
 _AGAIN = "Look again"
 _BUSY = "Live: the kernel is busy"

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from jupyter_gpu.adapters.machine import SIMULATE, Machine, find_machine
+from jupyter_gpu.core.variables import VISIBLE
 from jupyter_gpu.kernel_process import look_at_kernel, remember_leased
 from jupyter_gpu.overview import read_overview
 
@@ -91,7 +92,7 @@ class Context:
         def read(machine: Machine) -> Overview:
             return self._with_kernel(read_overview(os.environ, machine=machine))
 
-        self._feed = Feed(read, lambda: find_machine(os.environ), lambda: os.environ.get(SIMULATE))
+        self._feed = Feed(read, lambda: find_machine(os.environ), _machine_meant)
         if self._hooks is not None:
             self._hooks.tell(self._feed)
         return self._feed
@@ -101,3 +102,7 @@ class Context:
         """Return the present in the reader's time zone."""
         return datetime.now().astimezone()
 
+
+def _machine_meant() -> tuple[str | None, str | None]:
+    """Return what tells one machine, and what is visible of it, from another."""
+    return os.environ.get(SIMULATE), os.environ.get(VISIBLE)
